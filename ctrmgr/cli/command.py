@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a verb looks like: a table that is cheap to parse and that help, completion and the man page are made from."""
+
+from __future__ import annotations
+
+from ctrmgr.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Option:
+    """`--name[=VALUE]`, perhaps with a one-letter form. Without a metavar it is a flag."""
+
+    __slots__ = ("choices", "help", "metavar", "name", "repeat", "short")
+
+    def __init__(
+        self,
+        name: str,
+        help: str,
+        *,
+        short: str = "",
+        metavar: str = "",
+        repeat: bool = False,
+        choices: Sequence[str] = (),
+    ) -> None:
+        self.name, self.help, self.short, self.metavar = name, help, short, metavar
+        self.repeat, self.choices = repeat, tuple(choices)
+
+
+class Argument:
+    """A positional argument: `required`, or at most one, or (`repeat`) any number."""
+
+    __slots__ = ("complete", "help", "name", "repeat", "required")
+
+    def __init__(
+        self, name: str, help: str, *, required: bool = True, repeat: bool = False, complete: str = ""
+    ) -> None:
+        self.name, self.help, self.required, self.repeat = name, help, required, repeat
+        self.complete = complete
+        """What shells complete here: `instance`, `image`, `profile`, `file` or nothing."""
+
+
+class Args:
+    """A parsed command line."""
+
+    __slots__ = ("options", "positional", "rest")
+
+    def __init__(self, positional: list[str], options: dict[str, list[str]], rest: list[str] | None) -> None:
+        self.positional, self.options = positional, options
+        self.rest = rest
+        """What stood after `--`, or None if there was no `--`."""
+
+    def flag(self, name: str) -> bool:
+        return name in self.options
+
+    def one(self, name: str, default: str = "") -> str:
+        values = self.options.get(name)
+        return values[-1] if values else default
+
+    def all(self, name: str) -> list[str]:
+        return self.options.get(name, [])
+
+
+class Command:
+    """One verb, or one `noun verb`. `run` gets the parsed arguments and returns the exit code (None is 0)."""
+
+    __slots__ = ("arguments", "help", "name", "options", "passthrough", "run", "summary")
+
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        run: Callable[[Args], int | None],
+        *,
+        arguments: Sequence[Argument] = (),
+        options: Sequence[Option] = (),
+        passthrough: bool = False,
+        help: str = "",
+    ) -> None:
+        self.name, self.summary, self.run = name, summary, run
+        self.arguments, self.options = tuple(arguments), (*options, *GLOBAL)
+        self.passthrough = passthrough
+        """The second positional and everything after it belong to somebody else (`exec c1 ls -l`)."""
+        self.help = help
+
+
+GLOBAL = (
+    Option("help", "show this help and exit", short="h"),
+    Option("debug", "print each kernel step on stderr"),
+    Option("dry-run", "print the plan, change nothing"),
+    Option("format", "how to print data", metavar="FORMAT", choices=("table", "json", "yaml", "csv"), short="f"),
+    Option("quiet", "no talk on stderr", short="q"),
+)
+
+
+def parse(command: Command, words: list[str]) -> Args:
+    """Split `words` by the command's table.
+
+    Raises SpecError for an unknown option, a missing or unwanted value, or a wrong number of arguments.
+    """
+    names = {option.name: option for option in command.options}
+    shorts = {option.short: option for option in command.options if option.short}
+    positional: list[str] = []
+    options: dict[str, list[str]] = {}
+    rest: list[str] | None = None
+    queue = list(reversed(words))
+    while queue:
+        word = queue.pop()
+        if word == "--":
+            rest = queue[::-1]
+            break
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            option = names.get(name)
+        elif len(word) > 1 and word[0] == "-":
+            name, value = word[1], word[2:]
+            equals = value
+            option = shorts.get(name)
+            if option and not option.metavar and value:
+                queue.append("-" + value)
+                value = equals = ""
+        else:
+            positional.append(word)
+            if command.passthrough and len(positional) == 2:
+                positional.extend(queue[::-1])
+                break
+            continue
+        if option is None:
+            raise SpecError(f"unknown option `{word}`", hint=f"see `ctrmgr {command.name} --help`")
+        if option.metavar:
+            if not equals:
+                if not queue:
+                    raise SpecError(f"option `{word}` needs a value ({option.metavar})")
+                value = queue.pop()
+            if option.choices and value not in option.choices:
+                raise SpecError(f"`{word}`: `{value}` is not one of {', '.join(option.choices)}")
+            options.setdefault(option.name, []).append(value)
+        elif equals:
+            raise SpecError(f"option `--{name}` takes no value")
+        else:
+            options.setdefault(option.name, []).append("")
+    args = Args(positional, options, rest)
+    if not args.flag("help"):
+        check_count(command, args)
+    return args
+
+
+def check_count(command: Command, args: Args) -> None:
+    """Raises SpecError when there are too few or too many positional arguments."""
+    given = len(args.positional)
+    required = [argument for argument in command.arguments if argument.required]
+    if given < len(required):
+        missing = required[given]
+        raise SpecError(f"`ctrmgr {command.name}`: {missing.name} is missing", hint=f"usage: {usage(command)}")
+    unbounded = command.passthrough or any(argument.repeat for argument in command.arguments)
+    if given > len(command.arguments) and not unbounded:
+        extra = args.positional[len(command.arguments)]
+        raise SpecError(f"`ctrmgr {command.name}`: `{extra}` is one argument too many", hint=f"usage: {usage(command)}")
+
+
+def usage(command: Command) -> str:
+    """The one-line synopsis."""
+    words = ["ctrmgr", command.name]
+    for argument in command.arguments:
+        word = argument.name + ("…" if argument.repeat else "")
+        words.append(word if argument.required else f"[{word}]")
+    return " ".join([*words, "[options]"])

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * The monitor's control protocol: one request, one reply, over a SEQPACKET
+ * socket. All integers are native-endian (both ends are the same machine).
+ * Numbers are never reused and layouts only grow: an old monitor may be asked
+ * by a new command, and the other way round.
+ * ctrmgr/kernel/control.py is the other end; tests compare the two. */
+#pragma once
+#include <stdint.h>
+
+#define CTL_VERSION 1u
+#define CTL_NAME_MAX 64
+#define CTL_PATH_MAX 256
+#define CTL_HOLDERS_MAX 64
+
+enum ctl_op {
+	CTL_STATUS = 1,	 /* reply: ctl_status in data */
+	CTL_ATTACH = 2,	 /* ctl_device + fd of the host's node (O_PATH) */
+	CTL_DETACH = 3,	 /* name, holders policy; reply: ctl_holder[] in data */
+	CTL_DEVICES = 4, /* reply: ctl_device[] in data (what is attached now) */
+	CTL_STOP = 5,	 /* arg0: timeout in ms (0: the plan's), then SIGKILL; replies when it is gone */
+	CTL_KILL = 6,	 /* replies when it is gone */
+	CTL_FREEZE = 7,
+	CTL_THAW = 8,
+	CTL_ENTER = 9,	 /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…] */
+	CTL_SIGNAL = 10, /* arg0: signal to init */
+	CTL_WAIT = 11,	 /* replies when init has ended */
+	CTL_LIMIT = 12,	 /* hierarchy in name, file in path, value in value: write a cgroup file */
+};
+
+enum ctl_holders { CTL_REPORT = 0, CTL_REFUSE = 1, CTL_FREEZE_HOLDERS = 2, CTL_KILL_HOLDERS = 3 };
+
+enum ctl_device_type { CTL_CHAR = 1, CTL_BLOCK = 2 };
+enum ctl_access { CTL_MKNOD = 1, CTL_READ = 2, CTL_WRITE = 4 }; /* the kernel's BPF_DEVCG_ACC_* */
+
+struct ctl_device {
+	char name[CTL_NAME_MAX];
+	char path[CTL_PATH_MAX]; /* inside, absolute, below /dev */
+	char user[CTL_NAME_MAX]; /* number or name in the instance's /etc/passwd */
+	char group[CTL_NAME_MAX];
+	uint32_t type; /* enum ctl_device_type */
+	uint32_t major, minor;
+	uint32_t mode;
+	uint32_t access; /* enum ctl_access bits */
+	uint32_t uid, gid; /* reply of CTL_DEVICES: as seen inside */
+};
+
+struct ctl_request {
+	uint32_t version;
+	uint32_t op;
+	int32_t arg0, arg1;
+	char value[CTL_PATH_MAX];
+	struct ctl_device device; /* name/path are used by the ops without a device too */
+};
+
+struct ctl_holder {
+	int32_t pid;	   /* in the caller's (the host's) pid namespace */
+	int32_t inner_pid; /* in the instance */
+	int32_t fds;	   /* open descriptors on the device */
+	int32_t maps;	   /* mappings of it */
+	char comm[16];
+};
+
+struct ctl_status {
+	int32_t monitor_pid, init_pid;
+	int32_t frozen;
+	int32_t exit_status; /* wait(2) status once init has ended */
+	uint64_t started_ns; /* CLOCK_REALTIME */
+};
+
+struct ctl_reply {
+	uint32_t version;
+	int32_t error;	   /* errno, 0 for success */
+	int32_t count;	   /* structs that follow, in the same packet */
+	int32_t value;
+	char step[64];	   /* what failed, in words: "make the node", "allow the device" … */
+	char detail[CTL_PATH_MAX];
+};
+
+/* fd 6 of `ctrmgr-monitor start`: one of these when init runs or the start failed. */
+struct start_report {
+	uint32_t version;
+	int32_t error; /* 0: init runs */
+	int32_t monitor_pid, init_pid;
+	char step[64];
+	char detail[CTL_PATH_MAX];
+};
