@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+#include "confine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static const struct {
+	const char *name;
+	unsigned resource;
+} LIMITS[] = {
+	{"as", RLIMIT_AS},
+	{"core", RLIMIT_CORE},
+	{"cpu", RLIMIT_CPU},
+	{"data", RLIMIT_DATA},
+	{"fsize", RLIMIT_FSIZE},
+	{"locks", RLIMIT_LOCKS},
+	{"memlock", RLIMIT_MEMLOCK},
+	{"msgqueue", RLIMIT_MSGQUEUE},
+	{"nice", RLIMIT_NICE},
+	{"nofile", RLIMIT_NOFILE},
+	{"nproc", RLIMIT_NPROC},
+	{"rss", RLIMIT_RSS},
+	{"rtprio", RLIMIT_RTPRIO},
+	{"rttime", RLIMIT_RTTIME},
+	{"sigpending", RLIMIT_SIGPENDING},
+	{"stack", RLIMIT_STACK},
+};
+
+static bool number(const char *text, int base, uint64_t *value)
+{
+	char *end;
+
+	/* strtoull would take "-1" and " 1" */
+	if (!strchr("0123456789abcdefABCDEF", text[0]) || !text[0])
+		return false;
+	errno = 0;
+	*value = strtoull(text, &end, base);
+	return !errno && !*end;
+}
+
+static bool limit_value(const char *text, rlim_t *value)
+{
+	uint64_t n;
+
+	if (!strcmp(text, "unlimited")) {
+		*value = RLIM_INFINITY;
+		return true;
+	}
+	if (!number(text, 10, &n))
+		return false;
+	*value = n;
+	return true;
+}
+
+static int rlimit_row(struct confinement *c, char *const field[], size_t count)
+{
+	struct rlimit limit;
+
+	if (count != 4 || c->rlimit_count == RLIM_NLIMITS || !limit_value(field[2], &limit.rlim_cur) ||
+	    !limit_value(field[3], &limit.rlim_max) || limit.rlim_cur > limit.rlim_max)
+		return -EINVAL;
+	for (size_t i = 0; i < sizeof(LIMITS) / sizeof(*LIMITS); i++) {
+		if (strcmp(LIMITS[i].name, field[1]))
+			continue;
+		c->rlimits[c->rlimit_count].resource = LIMITS[i].resource;
+		c->rlimits[c->rlimit_count++].limit = limit;
+		return 1;
+	}
+	return -EINVAL;
+}
+
+int confine_row(struct confinement *c, char *const field[], size_t count)
+{
+	const char *key = field[0];
+
+	if (!strcmp(key, "rlimit"))
+		return rlimit_row(c, field, count);
+	if (!strcmp(key, "capabilities"))
+		return count == 2 && number(field[1], 16, &c->capabilities) ? 1 : -EINVAL;
+	if (!strcmp(key, "no-new-privs")) {
+		if (count != 2 || (strcmp(field[1], "0") && strcmp(field[1], "1")))
+			return -EINVAL;
+		c->no_new_privs = field[1][0] == '1';
+		return 1;
+	}
+	if (!strcmp(key, "apparmor") || !strcmp(key, "seccomp")) {
+		if (count != 2 || !field[1][0] || (key[0] == 's' && field[1][0] != '/'))
+			return -EINVAL;
+		*(key[0] == 's' ? &c->seccomp : &c->apparmor) = field[1];
+		return 1;
+	}
+	return 0;
+}
+
+static int load_filter(struct confinement *c, int fd)
+{
+	struct stat st;
+	void *map;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode) || st.st_size <= 0 || st.st_size % sizeof(struct sock_filter) ||
+	    st.st_size > (off_t)(BPF_MAXINSNS * sizeof(struct sock_filter)))
+		return -EINVAL;
+	map = mmap(NULL, st.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	c->filter.filter = map;
+	c->filter.len = st.st_size / sizeof(struct sock_filter);
+	return 0;
+}
+
+int confine_load(struct confinement *c)
+{
+	int fd, error;
+
+	if (!c->seccomp)
+		return 0;
+	fd = open(c->seccomp, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return -errno;
+	error = load_filter(c, fd);
+	close(fd);
+	return error;
+}
+
+int confine_limits(const struct confinement *c)
+{
+	for (size_t i = 0; i < c->rlimit_count; i++)
+		if (setrlimit(c->rlimits[i].resource, &c->rlimits[i].limit) < 0)
+			return -errno;
+	return 0;
+}
+
+static int drop_bounding(uint64_t keep)
+{
+	for (int cap = 0; cap < 64; cap++) {
+		if (keep >> cap & 1)
+			continue;
+		/* EINVAL: this kernel's last capability has been passed */
+		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
+			return errno == EINVAL ? 0 : -errno;
+	}
+	return 0;
+}
+
+static int set_label(const char *profile, int proc)
+{
+	char text[300];
+	int fd, error = 0;
+	int length = snprintf(text, sizeof(text), "exec %s", profile);
+
+	if (length >= (int)sizeof(text))
+		return -ENAMETOOLONG;
+	fd = openat(proc, "thread-self/attr/apparmor/exec", O_WRONLY | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT) /* before Linux 5.8 */
+		fd = openat(proc, "thread-self/attr/exec", O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (write(fd, text, length) < 0)
+		error = -errno;
+	close(fd);
+	return error;
+}
+
+int confine_self(const struct confinement *c, int proc, const char **step)
+{
+	int error;
+
+	*step = "drop capabilities";
+	error = drop_bounding(c->capabilities);
+	if (error)
+		return error;
+	*step = "set the AppArmor profile";
+	error = c->apparmor ? set_label(c->apparmor, proc) : 0;
+	if (error)
+		return error;
+	*step = "set no-new-privileges";
+	if (c->no_new_privs && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return -errno;
+	/* Last: the policy may forbid what the steps above need. */
+	*step = "load the seccomp filter";
+	if (c->filter.len && syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &c->filter) < 0)
+		return -errno;
+	return 0;
+}
