@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <linux/seccomp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,11 +134,18 @@ int confine_load(struct confinement *c)
 	return error;
 }
 
-int confine_limits(const struct confinement *c)
+int confine_limits(const struct confinement *c, pid_t pid)
 {
 	for (size_t i = 0; i < c->rlimit_count; i++)
-		if (setrlimit(c->rlimits[i].resource, &c->rlimits[i].limit) < 0)
+		if (prlimit(pid, c->rlimits[i].resource, &c->rlimits[i].limit, NULL) < 0)
 			return -errno;
+	return 0;
+}
+
+int confine_keyring(void)
+{
+	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS)
+		return -errno;
 	return 0;
 }
 

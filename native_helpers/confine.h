@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
+#include <sys/types.h>
 
 struct confinement {
 	uint64_t capabilities; /* the bounding set that is kept, bit per capability */
@@ -35,9 +36,14 @@ int confine_row(struct confinement *c, char *const field[], size_t count);
 /* Maps the seccomp filter. Call it while host paths still resolve. 0 or -errno. */
 int confine_load(struct confinement *c);
 
-/* Sets the resource limits of the calling process. Call it before it enters the user namespace:
- * only CAP_SYS_RESOURCE of the initial one may raise a hard limit. 0 or -errno. */
-int confine_limits(const struct confinement *c);
+/* Sets the resource limits of `pid` (0: the caller). The caller must be in the initial user
+ * namespace: only CAP_SYS_RESOURCE there may raise a hard limit. 0 or -errno. */
+int confine_limits(const struct confinement *c, pid_t pid);
+
+/* Gives the caller a new, empty session keyring, so that the instance does not possess the keys of
+ * whoever typed the command. Before the user namespace is entered: there the quota is root's own
+ * instead of 200 keys per user. 0 or -errno; a kernel without keyrings is fine. */
+int confine_keyring(void);
 
 /* The rest, in the last steps before exec, inside all namespaces, with full capabilities in the
  * instance's user namespace (thus before changing to an ordinary user).

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * Flat files: lines of tab-separated fields, with \\, \t and \n for backslash, tab and newline. */
+#pragma once
+#include <stddef.h>
+
+/* Cuts the next line out of *cursor (the text is changed in place) into at most `max` fields and
+ * moves the cursor on. Returns the number of fields, 0 at the end, -EINVAL for a line with a
+ * wrong escape or too many fields. Empty lines are passed over. */
+int flat_row(char **cursor, char *field[], size_t max);
