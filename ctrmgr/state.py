@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is on disk: where it lies, how it is read, written, locked and claimed.
+
+Everything here is on the hot path. There is no log to replay after a crash: names are the journal (see
+`docs/concepts/design.md`, "Crash only").
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+
+
+def state_dir() -> str:
+    """Instances, images and claims: what outlives a reboot."""
+    return _place("CTRMGR_STATE_DIR", "/var/lib/ctrmgr", "XDG_DATA_HOME", ".local/share")
+
+
+def run_dir() -> str:
+    """What runs now. Gone after a reboot."""
+    if os.geteuid() == 0:
+        return os.environ.get("CTRMGR_RUN_DIR") or "/run/ctrmgr"
+    return _place("CTRMGR_RUN_DIR", "", "XDG_RUNTIME_DIR", ".cache")
+
+
+def config_dir() -> str:
+    """The administrator's, or the user's own, profiles and settings."""
+    return _place("CTRMGR_CONFIG_DIR", "/etc/ctrmgr", "XDG_CONFIG_HOME", ".config")
+
+
+def _place(override: str, roots: str, xdg: str, home: str) -> str:
+    chosen = os.environ.get(override)
+    if chosen:
+        return os.path.abspath(chosen)
+    if os.geteuid() == 0 and roots:
+        return roots
+    base = os.environ.get(xdg) or os.path.join(os.path.expanduser("~"), home)
+    return os.path.join(base, "ctrmgr")
+
+
+def libexec_dir() -> str:
+    """Where the native helpers are: beside the installed package, or where `CTRMGR_LIBEXEC` says."""
+    return os.environ.get("CTRMGR_LIBEXEC") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "_libexec")
+
+
+def cgroup_parent() -> str:
+    """The cgroup below which instances get theirs, relative to each hierarchy."""
+    return os.environ.get("CTRMGR_CGROUP_PARENT") or "ctrmgr"
+
+
+# Flat files
+
+
+def read_flat(path: str) -> list[list[str]]:
+    """The rows of a flat file. Raises FileNotFoundError, and CtrmgrError naming the file when it is corrupt."""
+    with open(path, "rb") as file:
+        data = file.read()
+    if not data:
+        return []
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise corrupt(path, data.count(b"\n", 0, error.start) + 1, "is not UTF-8") from None
+    if text[-1] != "\n":
+        raise corrupt(path, text.count("\n") + 1, "is cut off")
+    if "\0" in text:
+        raise corrupt(path, text[: text.index("\0")].count("\n") + 1, "holds a NUL")
+    rows = [line.split("\t") for line in text[:-1].split("\n")]
+    if "\\" in text:
+        rows = [[_unescape(field, path, number) for field in row] for number, row in enumerate(rows, 1)]
+    return rows
+
+
+def corrupt(path: str, line: int, reason: str) -> CtrmgrError:
+    """The error for a state file that cannot be understood. The file is left as it is."""
+    return CtrmgrError(
+        f"`{path}` is corrupt: line {line} {reason}",
+        hint="nothing was changed; restore the file from a backup, or move it away and make the object again",
+    )
+
+
+def _unescape(field: str, path: str, line: int) -> str:
+    if "\\" not in field:
+        return field
+    out, index = [], 0
+    while index < len(field):
+        letter = field[index]
+        if letter == "\\":
+            index += 1
+            letter = {"\\": "\\", "t": "\t", "n": "\n"}.get(field[index : index + 1], "")
+            if not letter:
+                raise corrupt(path, line, "has an unknown escape")
+        out.append(letter)
+        index += 1
+    return "".join(out)
+
+
+def dump_flat(rows: Iterable[Sequence[str]]) -> bytes:
+    """The bytes of a flat file. Raises ValueError for a NUL, which no field may hold."""
+    text = "".join("\t".join(map(_escape, row)) + "\n" for row in rows)
+    if "\0" in text:
+        raise ValueError("a NUL in a flat file")
+    return text.encode()
+
+
+def _escape(field: str) -> str:
+    if "\\" in field or "\t" in field or "\n" in field:
+        return field.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+    return field
+
+
+def write_flat(path: str, rows: Iterable[Sequence[str]]) -> None:
+    """Replace `path` whole: a reader sees the old rows or the new ones. Raises HostError when it cannot be written."""
+    write_file(path, dump_flat(rows))
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Replace a file whole, by a rename. Raises HostError."""
+    temporary = f"{path}.tmp{os.getpid()}"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except OSError as error:
+        unlink(temporary)
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: str, error: OSError) -> HostError:
+    """The error for a state file or directory that the kernel refused."""
+    hint = {
+        errno.EACCES: "run it as root",
+        errno.EPERM: "run it as root",
+        errno.EROFS: "the filesystem is read-only; set CTRMGR_STATE_DIR to another place",
+        errno.ENOSPC: "free some space",
+        errno.EDQUOT: "free some space",
+    }.get(error.errno or 0)
+    return HostError(f"`{path}` cannot be written: {error.strerror}", hint=hint)
+
+
+def unlink(path: str) -> None:
+    """Remove a file that may be gone already."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def make_dir(path: str, mode: int = 0o711) -> None:
+    """Make a directory and its parents. Raises HostError."""
+    try:
+        os.makedirs(path, mode, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+# Locks and claims
+
+
+class Lock:
+    """`flock` on a directory, for as long as the `with` block runs; the kernel releases it whatever kills us.
+
+    A directory that was renamed or removed while we waited is not the one that was asked for: FileNotFoundError.
+    With `wait=False` a lock that somebody else holds is a ConflictError.
+    """
+
+    __slots__ = ("fd", "path", "shared", "wait")
+
+    def __init__(self, path: str, *, shared: bool = False, wait: bool = True) -> None:
+        self.path, self.shared, self.wait = path, shared, wait
+        self.fd = -1
+
+    def __enter__(self) -> Lock:
+        self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        how = (fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX) | (0 if self.wait else fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self.fd, how)
+            held, named = os.fstat(self.fd), os.stat(self.path)
+            if (held.st_ino, held.st_dev) != (named.st_ino, named.st_dev):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        except BlockingIOError:
+            self._close()
+            raise ConflictError(f"`{self.path}` is in use by another command", hint="try again when it is done") from None
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        os.close(self.fd)
+        self.fd = -1
+
+
+def is_locked(path: str) -> bool:
+    """Whether somebody holds an exclusive `flock` on `path`; False when there is no such file.
+
+    This is how a running instance is told from a dead one: its monitor holds the lock on `RUN/NAME/state`.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def claim(kind: str, keys: Iterable[str], owner: str) -> str | None:
+    """Take the first key of `keys` that nobody has, for `owner`; None when all are taken.
+
+    A claim is a symlink `STATE/<kind>/<key>` to the owner's name: made in one step, and it says who holds it.
+    """
+    folder = f"{state_dir()}/{kind}"
+    make_dir(folder)
+    with Lock(folder):
+        taken = set(os.listdir(folder))
+        for key in keys:
+            if key not in taken:
+                os.symlink(owner, f"{folder}/{key}")
+                return key
+    return None
+
+
+def claims(kind: str) -> dict[str, str]:
+    """All claims of a kind: key to owner."""
+    folder = f"{state_dir()}/{kind}"
+    try:
+        return {key: os.readlink(f"{folder}/{key}") for key in os.listdir(folder)}
+    except FileNotFoundError:
+        return {}
+
+
+def release(kind: str, owner: str) -> None:
+    """Give back whatever `owner` holds of a kind."""
+    folder = f"{state_dir()}/{kind}"
+    for key, holder in claims(kind).items():
+        if holder == owner:
+            unlink(f"{folder}/{key}")
