@@ -180,7 +180,7 @@ static int set_label(const char *profile, int proc)
 	return error;
 }
 
-int confine_self(const struct confinement *c, int proc, const char **step)
+int confine_inside(const struct confinement *c, int proc, const char **step)
 {
 	int error;
 

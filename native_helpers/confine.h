@@ -49,4 +49,4 @@ int confine_keyring(void);
  * instance's user namespace (thus before changing to an ordinary user).
  * `proc` is an O_PATH descriptor of a /proc that the instance cannot have over-mounted.
  * 0 or -errno; on failure *step says what was refused. */
-int confine_self(const struct confinement *c, int proc, const char **step);
+int confine_inside(const struct confinement *c, int proc, const char **step);

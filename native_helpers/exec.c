@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * ctrmgr-exec, outside: asks the monitor for the instance's descriptors, starts the child (enter.c)
+ * in its cgroup and pid namespace, and stays to pass signals on, and terminal and exit code back. */
+#include "exec.h"
+
+#include "flat.h"
+#include "join.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define USAGE \
+	"usage: ctrmgr-exec --control PATH [--user U] [--group G] [--cwd DIR] [--env K=V]...\n" \
+	"                   [--tty|--no-tty] {--shell | -- COMMAND [ARGUMENT]...}\n"
+
+static const int FORWARDED[] = {SIGINT,	 SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1,
+				SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
+
+/* What on_signal() needs; a program of one child may keep it here. */
+static struct {
+	pid_t pid;
+	int pidfd, master, status;
+} child = {.master = -1};
+
+static _Noreturn void quit(int code, int error, const char *text)
+{
+	terminal_restore();
+	fprintf(stderr, "error: %s%s%s\n", text, error ? ": " : "", error ? strerror(error) : "");
+	exit(code);
+}
+
+static _Noreturn void usage(void)
+{
+	fputs(USAGE, stderr);
+	exit(EXIT_SPEC);
+}
+
+static void parse(struct options *o, int argc, char **argv)
+{
+	enum { CONTROL = 256, USER, GROUP, CWD, ENV, TTY, NO_TTY, SHELL };
+	static const struct option OPTIONS[] = {
+		{"control", required_argument, 0, CONTROL}, {"user", required_argument, 0, USER},
+		{"group", required_argument, 0, GROUP},	    {"cwd", required_argument, 0, CWD},
+		{"env", required_argument, 0, ENV},	    {"tty", no_argument, 0, TTY},
+		{"no-tty", no_argument, 0, NO_TTY},	    {"shell", no_argument, 0, SHELL},
+		{},
+	};
+	int option;
+
+	*o = (struct options){.tty = -1, .env = calloc(argc, sizeof(char *))};
+	if (!o->env)
+		quit(EXIT_HELPER, errno, "start");
+	while ((option = getopt_long(argc, argv, "+", OPTIONS, NULL)) >= 0) {
+		switch (option) {
+		case CONTROL: o->control = optarg; break;
+		case USER: o->user = optarg; break;
+		case GROUP: o->group = optarg; break;
+		case CWD: o->cwd = optarg; break;
+		case ENV: o->env[o->env_count++] = optarg; break;
+		case TTY: o->tty = 1; break;
+		case NO_TTY: o->tty = 0; break;
+		case SHELL: o->shell = true; break;
+		default: usage();
+		}
+	}
+	o->command = argv + optind;
+	if (!o->control || o->shell == (optind < argc))
+		usage();
+}
+
+static void read_plan(struct instance *i)
+{
+	char *cursor, *field[12];
+	struct stat st;
+	int count = 0, used = 0;
+
+	if (fstat(i->plan, &st) < 0 || st.st_size > 1 << 20 || !(i->text = calloc(1, st.st_size + 1)) ||
+	    pread(i->plan, i->text, st.st_size, 0) != st.st_size)
+		quit(EXIT_HELPER, errno, "read the instance's plan");
+	i->confinement = CONFINEMENT_NONE;
+	for (cursor = i->text; (count = flat_row(&cursor, field, 12)) > 0 && used >= 0;) {
+		used = confine_row(&i->confinement, field, count);
+		if (!strcmp(field[0], "env") && count == 2 && strchr(field[1], '=') && i->env_count < PLAN_ENV_MAX)
+			i->env[i->env_count++] = field[1];
+	}
+	if (count < 0 || used < 0)
+		quit(EXIT_HELPER, 0, "the instance's plan is damaged");
+	count = confine_load(&i->confinement);
+	if (count < 0)
+		quit(EXIT_HELPER, -count, "read the seccomp filter");
+}
+
+/* A closed 0, 1 or 2 would be taken by the next open(), and the command would get that. */
+static void have_standard_descriptors(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd < 0)
+		_exit(EXIT_HELPER);
+	close(fd);
+}
+
+static int block_signals(sigset_t *before)
+{
+	sigset_t set;
+
+	signal(SIGCHLD, SIG_DFL); /* ignored, it would take the exit status away */
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigaddset(&set, SIGTTOU);
+	for (size_t n = 0; n < sizeof(FORWARDED) / sizeof(*FORWARDED); n++)
+		sigaddset(&set, FORWARDED[n]);
+	sigprocmask(SIG_BLOCK, &set, before);
+	sigdelset(&set, SIGTTOU);
+	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+/* Waits until the command runs. Takes the master of its terminal, if it has one. */
+static void await_start(int channel)
+{
+	struct note note;
+	int fd, count;
+
+	for (;;) {
+		fd = -1;
+		count = receive_descriptors(channel, &note, sizeof(note), &fd, 1);
+		if (count == 0)
+			return;
+		if (count != sizeof(note))
+			quit(EXIT_HELPER, errno, "hear from the command");
+		if (note.kind == NOTE_FAILURE) {
+			waitid(P_PIDFD, child.pidfd, &(siginfo_t){0}, WEXITED);
+			quit(note.code, note.error, note.text);
+		}
+		child.master = fd;
+		terminal_resize(child.master);
+	}
+}
+
+static void pass_on(const struct signalfd_siginfo *s)
+{
+	/* From the caller's keyboard it was meant for everybody in the foreground. */
+	if (s->ssi_code == SI_KERNEL)
+		kill(-child.pid, s->ssi_signo);
+	else
+		syscall(SYS_pidfd_send_signal, child.pidfd, s->ssi_signo, NULL, 0);
+}
+
+static void suspend(void)
+{
+	terminal_restore();
+	raise(SIGSTOP);
+	if (child.master >= 0) {
+		terminal_raw();
+		terminal_resize(child.master);
+	}
+}
+
+/* Reads what came. False when the command has ended. */
+static bool on_signal(int signals)
+{
+	struct signalfd_siginfo s;
+	bool running = true;
+
+	while (read(signals, &s, sizeof(s)) == sizeof(s)) {
+		if (s.ssi_signo == SIGCHLD)
+			running = running && waitpid(child.pid, &child.status, WNOHANG) == 0;
+		else if (s.ssi_signo == SIGWINCH && child.master >= 0)
+			terminal_resize(child.master);
+		else if (running)
+			pass_on(&s);
+		if (s.ssi_signo == SIGTSTP)
+			suspend();
+	}
+	return running;
+}
+
+static int run_outside(int signals, int channel)
+{
+	struct pollfd wait = {.fd = signals, .events = POLLIN};
+
+	await_start(channel);
+	if (child.master >= 0) {
+		terminal_raw();
+		pty_relay(child.master, signals, on_signal);
+		terminal_restore();
+	} else {
+		do
+			poll(&wait, 1, -1);
+		while (on_signal(signals));
+	}
+	if (WIFSIGNALED(child.status))
+		return EXIT_SIGNAL + WTERMSIG(child.status);
+	return WEXITSTATUS(child.status);
+}
+
+int main(int argc, char **argv)
+{
+	int proc, signals, channel[2];
+	struct instance instance;
+	struct options options;
+	const char *failed;
+	sigset_t before;
+	bool tty;
+
+	have_standard_descriptors();
+	parse(&options, argc, argv);
+	tty = options.tty < 0 ? isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) : options.tty;
+	failed = join_ask(options.control, &instance);
+	if (failed)
+		quit(errno == ENOENT || errno == ECONNREFUSED ? EXIT_CONFLICT : EXIT_HELPER, errno, failed);
+	read_plan(&instance);
+	if (join_frozen(&instance))
+		quit(EXIT_CONFLICT, 0, "the instance is frozen\n\nhint: thaw it with `ctrmgr unfreeze`");
+	proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	signals = block_signals(&before);
+	if (proc < 0 || signals < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) < 0)
+		quit(EXIT_HELPER, errno, "start");
+	child.pid = join_fork(&instance, &child.pidfd);
+	if (child.pid < 0)
+		quit(EXIT_HELPER, errno, "start a process in the instance's cgroup and pid namespace");
+	if (!child.pid) {
+		close(channel[0]);
+		enter(&options, &instance, tty, channel[1], proc, &before);
+	}
+	close(channel[1]);
+	return run_outside(signals, channel[0]);
+}

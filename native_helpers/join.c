@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+#include "join.h"
+
+#include "control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* systemd in the instance has enabled controllers below its cgroup, which then must not hold
+ * processes itself: commands go into this child of it. */
+#define OWN_CGROUP "ctrmgr.exec"
+
+ssize_t receive_descriptors(int socket, void *message, size_t size, int fds[], size_t max)
+{
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int) * (PROCS_MAX + 3))];
+	} control;
+	struct iovec part = {message, size};
+	struct msghdr m = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	ssize_t length;
+	struct cmsghdr *c;
+
+	do
+		length = recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
+	while (length < 0 && errno == EINTR);
+	c = length > 0 ? CMSG_FIRSTHDR(&m) : NULL;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		memcpy(fds, CMSG_DATA(c), sizeof(int) * (count < max ? count : max));
+	}
+	return length;
+}
+
+/* `control` may be longer than sun_path: its directory is opened first. */
+static int connect_path(const char *control)
+{
+	const char *slash = strrchr(control, '/');
+	char *directory = slash ? strndup(control, slash - control + 1) : strdup(".");
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int dir, length, error, s = -1;
+
+	dir = directory ? open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+	free(directory);
+	if (dir < 0)
+		return -1;
+	length = snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", dir,
+			  slash ? slash + 1 : control);
+	if (length >= (int)sizeof(address.sun_path))
+		errno = ENAMETOOLONG;
+	else
+		s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (s >= 0 && connect(s, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		error = errno;
+		close(s);
+		errno = error;
+		s = -1;
+	}
+	close(dir);
+	return s;
+}
+
+static const char *exchange(int s, struct instance *out)
+{
+	struct ctl_request request = {.version = CTL_VERSION, .op = CTL_ENTER};
+	struct ctl_reply reply = {0};
+	int fds[PROCS_MAX + 3];
+
+	memset(fds, 0xff, sizeof(fds));
+	if (send(s, &request, sizeof(request), MSG_NOSIGNAL) < 0)
+		return "ask the instance's monitor";
+	errno = ECONNRESET;
+	if (receive_descriptors(s, &reply, sizeof(reply), fds, PROCS_MAX + 3) < (ssize_t)sizeof(reply))
+		return "hear from the instance's monitor";
+	errno = reply.error;
+	if (reply.error)
+		return "enter the instance";
+	*out = (struct instance){.pidfd = fds[0], .cgroup = fds[1], .plan = fds[2]};
+	while (out->procs_count < PROCS_MAX && fds[3 + out->procs_count] >= 0) {
+		out->procs[out->procs_count] = fds[3 + out->procs_count];
+		out->procs_count++;
+	}
+	errno = EPROTO;
+	return out->plan < 0 ? "get the instance's descriptors" : NULL;
+}
+
+const char *join_ask(const char *control, struct instance *out)
+{
+	char *end;
+	long number = strtol(control, &end, 10);
+	int error, s = *control && !*end ? (int)number : connect_path(control);
+	const char *failed;
+
+	if (s < 0)
+		return "the instance is not running";
+	failed = exchange(s, out);
+	error = errno;
+	close(s);
+	errno = error;
+	return failed;
+}
+
+bool join_frozen(const struct instance *i)
+{
+	int fd = openat(i->cgroup, "cgroup.freeze", O_RDONLY | O_CLOEXEC);
+	char state = '0';
+
+	if (fd < 0)
+		return false;
+	if (read(fd, &state, 1) < 0)
+		state = '0';
+	close(fd);
+	return state == '1';
+}
+
+static pid_t clone_into(int cgroup, int *pidfd)
+{
+	struct clone_args args = {
+		.flags = CLONE_INTO_CGROUP | CLONE_PIDFD,
+		.pidfd = (uintptr_t)pidfd,
+		.exit_signal = SIGCHLD,
+		.cgroup = cgroup,
+	};
+
+	return syscall(SYS_clone3, &args, sizeof(args));
+}
+
+pid_t join_fork(const struct instance *i, int *pidfd)
+{
+	int own;
+	pid_t pid;
+
+	if (setns(i->pidfd, CLONE_NEWPID) < 0)
+		return -1;
+	pid = clone_into(i->cgroup, pidfd);
+	if (pid >= 0 || (errno != EBUSY && errno != EOPNOTSUPP))
+		return pid;
+	if (mkdirat(i->cgroup, OWN_CGROUP, 0755) < 0 && errno != EEXIST)
+		return -1;
+	/* NOFOLLOW is for form: cgroupfs has no symlinks */
+	own = openat(i->cgroup, OWN_CGROUP, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (own < 0)
+		return -1;
+	pid = clone_into(own, pidfd);
+	if (pid)
+		close(own);
+	return pid;
+}
