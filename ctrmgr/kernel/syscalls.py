@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""System calls that Python has no function for: one each, by the kernel's name, raising OSError(errno, text, path).
+
+Cold paths only: loading ctypes costs more than a launch may.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG = 1
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+
+CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_SYS_CHROOT, CAP_SETFCAP = 0, 1, 3, 4, 18, 31
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, path: str = "") -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path or None)
+
+
+def unshare(flags: int) -> None:
+    """Leave namespaces for new ones (`CLONE_NEW…`)."""
+    _check(_libc.unshare(flags))
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    _check(
+        _libc.mount(
+            os.fsencode(source) or None,
+            os.fsencode(target),
+            kind.encode() or None,
+            ctypes.c_ulong(flags),
+            options.encode() or None,
+        ),
+        target,
+    )
+
+
+def umount2(target: str, flags: int = 0) -> None:
+    _check(_libc.umount2(os.fsencode(target), flags), target)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """glibc has no wrapper; the number differs between architectures, and libc's own table is not to be had."""
+    numbers = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217, "i686": 217, "armv7l": 218}
+    number = numbers.get(os.uname().machine, 41)
+    _check(_libc.syscall(ctypes.c_long(number), os.fsencode(new_root), os.fsencode(put_old)), new_root)
+
+
+def prctl(option: int, argument: int = 0) -> None:
+    _check(_libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)))
+
+
+def capset(capabilities: int) -> None:
+    """Make `capabilities` (a mask) the calling thread's effective and permitted set; nothing is inheritable."""
+    low, high = capabilities & 0xFFFFFFFF, capabilities >> 32
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
+    _check(_libc.capset(header, data))
+
+
+def syncfs(fd: int) -> None:
+    """Wait until everything written to the filesystem of `fd` is on the disk."""
+    _check(_libc.syncfs(fd))
