@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
+import shutil
 import subprocess
 import threading
 
 from ctrmgr.errors import HostError, SpecError
 from ctrmgr.images import store
 from ctrmgr.images.importing import import_stream, silent
-from ctrmgr.kernel import syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ INCLUDE = ("systemd-sysv", "dbus", "iproute2", "procps")
 
 
 class Distribution:
-    """`origin` is the repository's own name for itself (Release file); `ports` of the archive that follow a suite."""
+    """`origin` is the repository's own name for itself, in its Release file."""
 
     __slots__ = ("components", "keyring", "origin")
 
@@ -54,7 +53,17 @@ def build(what: str, *, include: Sequence[str] = (), alias: str = "", progress: 
             raise SpecError(f"`{package}` is no package name")
     store.check_alias(alias or what)
     packages = ",".join([*INCLUDE, *include])
-    command = ["mmdebstrap", "--variant=minbase", f"--include={packages}", "--format=tar", *_apt_options()]
+    # The death signal lets it clean up behind itself when we are killed.
+    command = [
+        "setpriv",
+        "--pdeathsig",
+        "TERM",
+        "mmdebstrap",
+        "--variant=minbase",
+        f"--include={packages}",
+        "--format=tar",
+        *_apt_options(),
+    ]
     command += [suite, "-", *_sources(distribution, name, suite)]
     image, _ = import_stream(
         lambda write: _run(command, what, write, progress),
@@ -67,19 +76,17 @@ def build(what: str, *, include: Sequence[str] = (), alias: str = "", progress: 
 
 def _run(command: list[str], what: str, write: Callable[[bytes], object], progress: Progress) -> None:
     progress("downloading packages", 0, 0)
+    if not shutil.which("mmdebstrap"):
+        raise HostError(f"building `{what}` needs the program mmdebstrap", hint="install the package `mmdebstrap`")
     try:
-        # Its own clean-up needs a signal that it can catch; the death signal gives it one when we are killed.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=lambda: syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGTERM),
         )
-    except FileNotFoundError:
-        raise HostError(
-            f"building `{what}` needs the program mmdebstrap", hint="install the package `mmdebstrap`"
-        ) from None
+    except FileNotFoundError as error:
+        raise HostError(f"building `{what}` needs the program {error.filename}") from None
     assert process.stdout and process.stderr
     said: list[str] = []
     stderr = process.stderr

@@ -50,9 +50,9 @@ def _write(image: Image, file: IO[bytes], path: str, progress: Progress) -> None
     if path.endswith(".tar"):
         out = file
     elif path.endswith(".xz"):
-        out = lzma.LZMAFile(file, "wb")
+        out = lzma.LZMAFile(file, "wb")  # noqa: SIM115 - closed below
     elif path.endswith(".bz2"):
-        out = bz2.BZ2File(file, "wb")  # type: ignore[assignment]
+        out = bz2.BZ2File(file, "wb")
     else:
         out = gzip.GzipFile("", "wb", 6, file, mtime=0)  # type: ignore[assignment]
     _tar(image, out, progress)

@@ -123,10 +123,10 @@ def check_fingerprint(what: str, digest: str, expected: str) -> None:
 def _unpack(staging: str, source: Source, name: str, limits: Limits, progress: Progress) -> dict[str, str]:
     fd = source.data_fd()
     if source.kind == "squashfs":
-        tools = unsquash.tools(fd)
+        tools = unsquash.tools(source.path)
 
         def task() -> dict[str, str]:
-            total, files = unsquash.unsquash(f"/image/{name}", limits)
+            total, files = unsquash.unsquash(fd, f"/image/{name}", limits)
             return _arrange("/image", name, total, files)
 
         sandbox = Sandbox(staging, task, fds=[fd], tools=tools)

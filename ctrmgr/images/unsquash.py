@@ -18,15 +18,18 @@ TOOLS = {name: "/" + name for name in ("usr", "bin", "lib", "lib64") if os.path.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 
-def tools(archive_fd: int) -> dict[str, str]:
+def tools(archive: str) -> dict[str, str]:
     """What the sandbox must show. Raises HostError when the program is missing."""
     if not os.path.exists(PROGRAM):
         raise HostError("squashfs images need the program unsquashfs", hint="install the package `squashfs-tools`")
-    return {**TOOLS, "archive": f"/proc/self/fd/{archive_fd}"}
+    return {**TOOLS, "archive": os.path.realpath(archive)}
 
 
-def unsquash(target: str, limits: Limits) -> tuple[int, int]:
+def unsquash(archive_fd: int, target: str, limits: Limits) -> tuple[int, int]:
     """Unpack `/archive` as the new directory `target`; returns (bytes, files). Raises SpecError, HostError."""
+    # A descriptor cannot be mounted here (it is of another mount namespace), and a path may change.
+    if not os.path.sameopenfile(archive_fd, os.open("/archive", os.O_RDONLY | os.O_CLOEXEC)):
+        raise SpecError("the archive was replaced while it was read")
     nodes = check_listing(limits)
     # Threads and queues are bounded: the sandbox has little memory.
     command = [PROGRAM, "-no-progress", "-quiet", "-processors", "2", "-data-queue", "64", "-frag-queue", "64"]
