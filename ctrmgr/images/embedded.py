@@ -65,9 +65,17 @@ RECIPE = "1"
 
 def busybox_path() -> str:
     """A static busybox: the package's own copy, or the host's. Raises HostError."""
-    share = os.path.normpath(state.libexec_dir() + "/../../share/ctrmgr/busybox")
+    libexec = state.libexec_dir()
+    share = os.path.normpath(libexec + "/../../share/ctrmgr/busybox")
     found = []
-    for path in (share, "/bin/busybox", "/usr/bin/busybox", "/sbin/busybox", "/usr/lib/busybox/busybox-static"):
+    for path in (
+        libexec + "/busybox",
+        share,
+        "/bin/busybox",
+        "/usr/bin/busybox",
+        "/sbin/busybox",
+        "/usr/lib/busybox/busybox-static",
+    ):
         try:
             program = elf.read(path)
         except OSError:

@@ -294,6 +294,8 @@ def describe(staging: str, result: dict[str, str], source: str, description: str
         "created": str(int(time.time())),
         "source": source,
     }
+    # A stranger's words and a path of any bytes: in a file of lines, and on terminals.
+    metadata = {key: "".join(c if c.isprintable() else "?" for c in value) for key, value in metadata.items()}
     init, halt = metadata["init"], metadata["halt-signal"]
     if not (init == "builtin" or init.startswith("/")) or not (halt.isdigit() and 0 < int(halt) < 65):
         raise SpecError(f"`{source}`: metadata.yaml has the wrong init `{init}` or halt signal `{halt}`")
