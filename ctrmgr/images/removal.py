@@ -53,7 +53,7 @@ def delete(ref: str) -> str:
             raise ConflictError(f"image `{ref}` is used by {shown}", hint="delete these instances first")
         for alias, target in list(store.aliases()):
             if target == fingerprint:
-                os.unlink(store.alias_path(alias))
+                store.drop_alias(alias)
         discard(path)
     except BlockingIOError:
         raise ConflictError(f"image `{ref}` is being used", hint="an instance is made of it just now") from None

@@ -166,6 +166,14 @@ def set_alias(name: str, fingerprint: str) -> None:
         raise
 
 
+def drop_alias(name: str) -> None:
+    """Forget the alias, if it is there; the image stays. Raises OSError."""
+    try:
+        os.unlink(alias_path(name))
+    except FileNotFoundError:
+        pass
+
+
 def not_found(ref: str) -> NotFoundError:
     from difflib import get_close_matches
 

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`ctrmgr image …`: what is in the store, what comes in and goes out."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from ctrmgr.cli.command import Argument, Command, Option
+from ctrmgr.errors import ConflictError, NotFoundError
+from ctrmgr.images import store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctrmgr.cli.command import Args
+
+
+def _talk(args: Args, text: str) -> None:
+    if not args.flag("quiet"):
+        print(text, file=sys.stderr)
+
+
+def _dry(args: Args, text: str) -> bool:
+    if args.flag("dry-run"):
+        print(text)
+        return True
+    return False
+
+
+def _day(image: store.Image) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(int(image.metadata.get("created", "0"))))
+
+
+def image_list(args: Args) -> None:
+    from ctrmgr.cli import table
+    from ctrmgr.errors import CtrmgrError
+
+    names: dict[str, list[str]] = {}
+    for alias, fingerprint in store.aliases():
+        names.setdefault(fingerprint, []).append(alias)
+    people = args.one("format", "table") == "table"
+    rows: list[dict[str, object]] = []
+    for fingerprint in store.fingerprints():
+        row: dict[str, object] = {"alias": names.get(fingerprint, [])}
+        row["fingerprint"] = fingerprint[:12] if people else fingerprint
+        try:
+            image = store.load(fingerprint)
+        except CtrmgrError as error:
+            row["description"] = f"(broken: {error.message})"
+        else:
+            bytes_ = int(image.metadata.get("size", "0"))
+            row["description"] = image.metadata.get("description", "")
+            row["architecture"] = image.metadata.get("architecture", "")
+            row["size"] = table.size(bytes_) if people else bytes_
+            row["created"] = _day(image) if people else int(image.metadata.get("created", "0"))
+        rows.append(row)
+    columns = ("alias", "fingerprint", "description", "architecture", "size", "created")
+    table.print_rows(columns, rows, args.one("format", "table"))
+
+
+def image_info(args: Args) -> None:
+    from ctrmgr.cli import table
+    from ctrmgr.images import removal
+
+    image = store.find(args.positional[0])
+    fields: dict[str, object] = {"fingerprint": image.fingerprint}
+    fields["aliases"] = [alias for alias, target in store.aliases() if target == image.fingerprint]
+    fields.update(image.metadata)
+    fields["rootfs"] = image.rootfs
+    fields["used_by"] = removal.users(image.fingerprint)
+    table.print_object(fields, args.one("format", "table"))
+
+
+def image_import(args: Args) -> None:
+    from ctrmgr.cli.progress import Bar
+    from ctrmgr.images import importing
+
+    if _dry(args, f"import {' and '.join(f'`{path}`' for path in args.positional)}"):
+        return
+    with Bar(args.flag("quiet")) as bar:
+        image, new = importing.import_image(
+            args.positional,
+            alias=args.one("alias"),
+            fingerprint=args.one("fingerprint"),
+            description=args.one("description"),
+            progress=bar.update,
+        )
+    if not new:
+        _talk(args, f"image `{image.fingerprint[:12]}` was there already")
+    print(image.fingerprint)
+
+
+def image_build(args: Args) -> None:
+    from ctrmgr.cli.progress import Bar
+    from ctrmgr.images import build
+
+    what = args.positional[0]
+    if _dry(args, f"build `{what}` with mmdebstrap"):
+        return
+    include = [package for word in args.all("include") for package in word.split(",") if package]
+    with Bar(args.flag("quiet")) as bar:
+        image = build.build(what, include=include, alias=args.one("alias"), progress=bar.update)
+    print(image.fingerprint)
+
+
+def image_export(args: Args) -> None:
+    from ctrmgr.cli.progress import Bar
+    from ctrmgr.images import exporting
+
+    image = store.find(args.positional[0])
+    path = args.positional[1] if len(args.positional) > 1 else image.fingerprint[:12] + ".tar.gz"
+    if _dry(args, f"export image `{image.fingerprint[:12]}` to `{path}`"):
+        return
+    with Bar(args.flag("quiet")) as bar:
+        exporting.export(image, path, force=args.flag("force"), progress=bar.update)
+    print(path)
+
+
+def image_delete(args: Args) -> None:
+    from ctrmgr.images import removal
+
+    for ref in args.positional:
+        if not _dry(args, f"delete image `{ref}`"):
+            removal.delete(ref)
+
+
+def alias_list(args: Args) -> None:
+    from ctrmgr.cli import table
+
+    rows = [{"alias": alias, "fingerprint": fingerprint} for alias, fingerprint in store.aliases()]
+    table.print_rows(("alias", "fingerprint"), rows, args.one("format", "table"))
+
+
+def alias_create(args: Args) -> None:
+    alias, ref = args.positional
+    image = store.find(ref)
+    taken = store.alias_target(alias)
+    if taken and taken != image.fingerprint and not args.flag("force"):
+        raise ConflictError(f"alias `{alias}` stands for image `{taken[:12]}`", hint="--force moves it")
+    if not _dry(args, f"alias `{alias}` for image `{image.fingerprint[:12]}`"):
+        store.make_dirs()
+        store.set_alias(alias, image.fingerprint)
+
+
+def alias_delete(args: Args) -> None:
+    alias = args.positional[0]
+    if store.alias_target(alias) is None:
+        raise NotFoundError(f"no image alias `{alias}`", hint="`ctrmgr image alias list` shows what there is")
+    if not _dry(args, f"delete alias `{alias}`"):
+        store.drop_alias(alias)
+
+
+IMAGE = Argument("IMAGE", "an alias, a fingerprint or its beginning", complete="image")
+COMMANDS = (
+    Command("image list", "the images of the store", image_list),
+    Command("image info", "everything known about an image", image_info, arguments=(IMAGE,)),
+    Command(
+        "image import",
+        "bring an image into the store",
+        image_import,
+        arguments=(
+            Argument("PATH", "a directory, a tar or squashfs, or LXD's metadata tarball", complete="file"),
+            Argument("ROOTFS", "the root filesystem that belongs to the metadata", required=False, complete="file"),
+        ),
+        options=(
+            Option("alias", "the name to call it by", metavar="NAME"),
+            Option("fingerprint", "refuse it unless its SHA-256 is this (12 digits or more)", metavar="SHA256"),
+            Option("description", "what it is, in words", metavar="TEXT"),
+        ),
+        help="Archives are unpacked in namespaces of their own, and refused when a name in them leads elsewhere.",
+    ),
+    Command(
+        "image build",
+        "make an image of a distribution from its packages",
+        image_build,
+        arguments=(Argument("DISTRIBUTION:SUITE", "debian:trixie, ubuntu:noble …"),),
+        options=(
+            Option("alias", "the name to call it by (as it was asked for)", metavar="NAME"),
+            Option("include", "more packages, with commas", metavar="PACKAGES", repeat=True),
+        ),
+        help="Uses mmdebstrap and the package mirrors that this machine's apt is configured for.",
+    ),
+    Command(
+        "image export",
+        "write an image as a tarball for LXD, Incus or ctrmgr",
+        image_export,
+        arguments=(IMAGE, Argument("FILE", "where to: .tar, .tar.gz, .tar.xz, .tar.zst, .tar.bz2", required=False)),
+        options=(Option("force", "replace the file"),),
+    ),
+    Command(
+        "image delete",
+        "delete images that no instance uses",
+        image_delete,
+        arguments=(Argument("IMAGE", "an alias, a fingerprint or its beginning", repeat=True, complete="image"),),
+    ),
+    Command("image alias list", "the names of images", alias_list),
+    Command(
+        "image alias create",
+        "give an image another name",
+        alias_create,
+        arguments=(Argument("ALIAS", "the new name"), IMAGE),
+        options=(Option("force", "move a name that stands for another image"),),
+    ),
+    Command(
+        "image alias delete", "forget a name; the image stays", alias_delete, arguments=(Argument("ALIAS", "the name"),)
+    ),
+)
