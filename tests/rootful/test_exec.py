@@ -331,10 +331,11 @@ def test_keyboard_signals(run: Runner) -> None:
 
 
 def test_end_of_file_on_a_terminal(run: Runner) -> None:
-    t = Terminal(run.words("cat"))
+    t = Terminal(run.words("sh", "-c", "echo ready; cat"))
+    t.expect(b"ready")
     t.type(b"one\r\x04")
     output, code = t.finish()
-    assert (output.split(), code) == ([b"one", b"one"], 0)
+    assert (output.split(), code) == ([b"ready", b"one", b"one"], 0)
 
 
 def test_terminal_loses_nothing(run: Runner) -> None:
