@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * Raw rtnetlink: messages are written one after the other into one buffer, sent at once, and their
+ * answers read until the last: one socket and one round trip for a whole configuration. */
+#pragma once
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct netlink {
+	int fd;
+	uint32_t sequence; /* of the last message */
+	size_t used;
+	struct nlmsghdr *message; /* the one being written */
+	char *text[16];		  /* what each message of the batch is about */
+	unsigned count;
+	_Alignas(NLMSG_ALIGNTO) char buffer[4096];
+};
+
+/* In the caller's network namespace. 0 or -errno. */
+int netlink_open(struct netlink *n);
+void netlink_close(struct netlink *n); /* also twice, also after a failed open */
+
+/* Begins a message with `size` bytes of family header, which it returns zeroed. */
+void *netlink_begin(struct netlink *n, const char *what, uint16_t type, uint16_t flags, size_t size);
+void netlink_put(struct netlink *n, uint16_t type, const void *data, size_t size);
+void netlink_put_string(struct netlink *n, uint16_t type, const char *text);
+void netlink_put_u32(struct netlink *n, uint16_t type, uint32_t value);
+void *netlink_space(struct netlink *n, size_t size); /* zeroed bytes that are no attribute */
+struct rtattr *netlink_nest(struct netlink *n, uint16_t type);
+void netlink_end(struct netlink *n, struct rtattr *nest);
+
+/* Sends what was written and hears every answer. 0, or -errno of the first that failed, and then
+ * *failed is what that message was about. Messages after it have been carried out all the same. */
+int netlink_run(struct netlink *n, const char **failed);
+
+struct netlink_link {
+	int index;
+	unsigned flags; /* IFF_… */
+	char kind[16];	/* "bridge", "veth", "" for a device */
+};
+/* -ENODEV when there is none of that name. */
+int netlink_find(struct netlink *n, const char *name, struct netlink_link *out);
+
+struct address {
+	int family; /* AF_INET, AF_INET6 */
+	uint8_t prefix;
+	uint8_t bytes[16];
+};
+void netlink_put_address(struct netlink *n, int index, const struct address *a, uint16_t flags);
+void netlink_put_up(struct netlink *n, const char *what, int index);
