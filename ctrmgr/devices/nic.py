@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`nic`: an end of the managed bridge, or (`nictype: host`, ours) the host's own network."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+from ctrmgr.devices.driver import Field
+
+BRIDGE = "ctrbr0"
+
+
+def _name(value: str) -> str:
+    if (
+        not 0 < len(value.encode()) < 16
+        or "/" in value
+        or any(letter.isspace() for letter in value)
+        or value in (".", "..")
+    ):
+        raise ValueError("is not a name for a link: 1 to 15 bytes without blanks and slashes")
+    return value
+
+
+def _mac(value: str) -> str:
+    parts = value.lower().split(":")
+    if len(parts) != 6 or any(len(part) != 2 or part.strip("0123456789abcdef") for part in parts):
+        raise ValueError("is not a MAC address, such as fe:12:34:56:78:9a")
+    if int(parts[0], 16) & 1:
+        raise ValueError("is a multicast address")
+    return ":".join(parts)
+
+
+def _mtu(value: str) -> str:
+    if not value.isdecimal() or not 1280 <= int(value) <= 65535:
+        raise ValueError("is not an MTU between 1280 (what IPv6 needs) and 65535")
+    return str(int(value))
+
+
+def _address4(value: str) -> str:
+    parts = value.split(".")
+    if len(parts) != 4 or not all(part.isdecimal() and int(part) < 256 for part in parts):
+        raise ValueError("is not an IPv4 address")
+    return ".".join(str(int(part)) for part in parts)
+
+
+def _address6(value: str) -> str:
+    raise ValueError("cannot be chosen: the IPv6 address goes with the IPv4 one")
+
+
+def _type(value: str) -> str:
+    if value not in ("bridged", "host"):
+        raise ValueError("is not done yet: bridged and host are")
+    return value
+
+
+def _bridge(value: str) -> str:
+    if value != BRIDGE:
+        raise ValueError(f"is not a managed network: there is `{BRIDGE}`")
+    return value
+
+
+def _flag(value: str) -> str:
+    if value not in ("true", "false"):
+        raise ValueError("is not a boolean: true or false")
+    return value
+
+
+LATER = "it is not done yet"
+FIELDS = {
+    "network": Field(_bridge, f"managed network to be on: `{BRIDGE}`"),
+    "nictype": Field(_type, "`bridged` (with `parent`), or `host`: no network of its own (ours)"),
+    "parent": Field(_bridge, f"bridge, for `nictype: bridged`: `{BRIDGE}`"),
+    "name": Field(_name, "name inside", default="eth0"),
+    "hwaddr": Field(_mac, "MAC address; without it one is made up and kept"),
+    "mtu": Field(_mtu, "maximum packet; without it the bridge's"),
+    "ipv4.address": Field(_address4, "IPv4 address; without it a free one is taken and kept"),
+    "ipv6.address": Field(_address6, "refused: it goes with the IPv4 address"),
+    **{
+        name: Field(str, "known from LXD and Incus", refused=LATER)
+        for name in (
+            "boot.priority", "gvrp", "host_name", "ipv4.gateway", "ipv4.host_address", "ipv4.host_table", "ipv4.neighbor_probe", "ipv4.routes",
+            "ipv4.routes.external", "ipv6.gateway", "ipv6.host_address", "ipv6.host_table", "ipv6.neighbor_probe", "ipv6.routes", "ipv6.routes.external", "limits.egress",
+            "limits.ingress", "limits.max", "limits.priority", "maas.subnet.ipv4", "maas.subnet.ipv6", "mode", "queue.tx.length",
+            "security.acls", "security.acls.default.egress.action", "security.acls.default.egress.logged", "security.acls.default.ingress.action",
+            "security.acls.default.ingress.logged", "vlan", "vlan.tagged", "acceleration", "nested", "io.bus", "attached", "connected",
+            "security.promiscuous", "security.trusted",
+        )
+    },
+    **{
+        name: Field(_flag, "known from LXD and Incus", refused=LATER, default="false")
+        for name in ("security.ipv4_filtering", "security.ipv6_filtering", "security.mac_filtering", "security.port_isolation")
+    },
+}  # fmt: skip
+
+
+def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:
+    """`net` and `@link` rows (the address and the host's end are the instance's own). Raises ValueError."""
+    kind = values.get("nictype", "")
+    if kind == "host":
+        if len(values) > 1 and set(values) - {"nictype", "name", "type"}:
+            raise ValueError("`nictype: host` takes no other key")
+        return [["net", "host"]]
+    bridge = values.get("network") or values.get("parent")
+    if not bridge:
+        raise ValueError(f"it says neither `network: {BRIDGE}` nor `nictype: bridged` with `parent: {BRIDGE}`")
+    inside = values.get("name") or FIELDS["name"].default
+    return [
+        ["net", "bridge"],
+        ["@link", bridge, inside, values.get("hwaddr", ""), values.get("mtu", "0"), values.get("ipv4.address", "")],
+    ]

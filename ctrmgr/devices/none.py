@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`none`: takes away a device of the same name that a profile gives."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ctrmgr.devices.driver import Field
+
+FIELDS: dict[str, Field] = {}
+
+
+def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:
+    return []

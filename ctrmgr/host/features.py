@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Facts about the running kernel."""
+
+from __future__ import annotations
+
+import os
+
+
+def kernel_version(root: str = "/") -> tuple[int, int]:
+    """(major, minor) of the running kernel; (0, 0) when it does not say."""
+    text = _text(root, "proc/sys/kernel/osrelease")
+    major, _, rest = text.partition(".")
+    minor = rest.partition(".")[0].partition("-")[0]
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else (0, 0)
+
+
+def last_capability(root: str = "/") -> int:
+    """The highest capability that the kernel knows."""
+    text = _text(root, "proc/sys/kernel/cap_last_cap")
+    return int(text) if text.isdecimal() else 40
+
+
+def boot_id(root: str = "/") -> str:
+    """Changes with every boot: what was computed from the kernel and its mounts is valid for one."""
+    return _text(root, "proc/sys/kernel/random/boot_id")
+
+
+def cpus(root: str = "/") -> tuple[int, ...]:
+    """Numbers of the CPUs that are online."""
+    found: list[int] = []
+    for part in filter(None, _text(root, "sys/devices/system/cpu/online").split(",")):
+        first, _, last = part.partition("-")
+        found.extend(range(int(first), int(last or first) + 1))
+    return tuple(found)
+
+
+def memory(root: str = "/") -> int:
+    """Bytes of memory."""
+    for line in _text(root, "proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+LIMIT_NAMES = {
+    "Max core file size": "core",
+    "Max locked memory": "memlock",
+    "Max open files": "nofile",
+    "Max stack size": "stack",
+}
+
+
+def init_limits(root: str = "/") -> dict[str, tuple[str, str]]:
+    """(soft, hard) of pid 1 by the names that plans use; numbers or `unlimited`."""
+    found = {}
+    for line in _text(root, "proc/1/limits").splitlines():
+        name = LIMIT_NAMES.get(line[:26].strip())
+        words = line[26:].split()
+        if name and len(words) >= 2:
+            found[name] = (words[0], words[1])
+    return found
+
+
+def may_raise_limits(root: str = "/") -> bool:
+    """Whether we have CAP_SYS_RESOURCE, without which a hard limit cannot be raised."""
+    for line in _text(root, "proc/self/status").splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> 24 & 1)
+    return False
+
+
+def _text(root: str, path: str) -> str:
+    try:
+        with open(os.path.join(root, path), encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

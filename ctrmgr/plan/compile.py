@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Profiles + image + overrides + host → the rows of a template. Cold: this is where pydantic and YAML are paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from ctrmgr.errors import NotFoundError, SpecError, UnsupportedError
+from ctrmgr.host.machine import Host
+from ctrmgr.plan import folders, limits, seccomp, template
+from ctrmgr.spec import capabilities, device, keys, profile, values
+
+if TYPE_CHECKING:
+    from ctrmgr.images.store import Image
+
+Config = Mapping[str, str]
+Devices = Mapping[str, Mapping[str, str]]
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "TERM": "linux",
+    # systemd and the distributions' units look for this word to know where they are.
+    "container": "lxc",
+}
+
+MASKED = (
+    "/proc/kcore",  # the kernel's memory
+    "/proc/keys", "/proc/key-users",  # keyrings have no namespace of their own
+    "/proc/latency_stats", "/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats",  # processes of everybody
+    "/proc/kpagecount", "/proc/kpageflags", "/proc/kpagecgroup",  # physical pages
+    "/proc/kallsyms", "/proc/modules",  # where the kernel's code lies
+    "/proc/scsi", "/proc/acpi",
+    "/sys/firmware", "/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security",
+    "/sys/devices/virtual/powercap",  # energy counters tell what others compute
+)  # fmt: skip
+
+READONLY = (
+    "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger", "/proc/mtrr",
+    "/sys/kernel", "/sys/module", "/sys/power", "/sys/fs/pstore", "/sys/fs/bpf",
+)  # fmt: skip
+"""Owned by ids that the instance does not map, and thus out of its reach already: this holds where a kernel checks less.
+`/proc/sys` stays writable, because what an instance can write there belongs to its own namespaces."""
+
+APPARMOR = "ctrmgr-instance"
+CONSOLE_SIZE = 1 << 20
+
+
+def compile_template(
+    image: Image, profiles: Sequence[str], config: Config, devices: Devices, *, ignore_unsupported: bool = False
+) -> list[list[str]]:
+    """The template's rows; kept for `template.cached` when nothing but the profiles went into it.
+
+    Raises NotFoundError for a missing profile, SpecError, UnsupportedError naming a key that is known but not done (unless
+    `ignore_unsupported`) or cannot be enforced on this host, HostError, HelperError.
+    """
+    specs = [profile.load(find(name)) for name in profiles]
+    own = {name: keys.check(name, value) for name, value in config.items()}
+    ours = {profile.check_device_name(name): device.check(name, given) for name, given in devices.items()}
+    merged, found = profile.merge(specs, own, ours)
+    host = Host()
+    rows = build(image, merged, found, host, ignore_unsupported=ignore_unsupported)
+    policy = seccomp.policy(merged, seccomp.default_policy())
+    rows.append(["seccomp", seccomp.compiled(policy)])
+    if not config and not devices and not ignore_unsupported:
+        files = [rows[-1][1], __file__, keys.__file__, limits.__file__, seccomp.default_policy_path(), "/etc/subuid"]
+        template.store(image, profiles, rows, files)
+    return rows
+
+
+def find(name: str) -> str:
+    """The file of a profile. Raises NotFoundError with the nearest name as hint, SpecError for what cannot be a name."""
+    path = folders.find(profile.check_name(name))
+    if path is None:
+        near = get_close_matches(name, [known for known, _ in folders.names()], 1)
+        hint = f"did you mean `{near[0]}`?" if near else "`ctrmgr profile list` shows what there is"
+        raise NotFoundError(f"no profile `{name}`", hint=hint)
+    return path
+
+
+def build(
+    image: Image, config: Config, devices: Mapping[str, dict[str, str]], host: Host, *, ignore_unsupported: bool = False
+) -> list[list[str]]:
+    """The rows, all but the system call filter. Pure: everything about the host comes from `host`."""
+    problems = [*keys.refused(config), *device.refused(devices)]
+    if problems and not ignore_unsupported:
+        key, reason = problems[0]
+        raise UnsupportedError(f"`{key}` cannot be done: {reason}", hint="`--ignore-unsupported` goes on without it")
+    rows = [["@ignored", key, reason] for key, reason in problems]
+    rows += [["@config", key, value] for key, value in sorted(config.items())]
+    rows += _ids(config)
+    rows.append(["layer", image.rootfs])
+    rows += limits.rows(config, host)
+    refused = {key for key, _ in problems}
+    usable = {
+        name: {key: value for key, value in given.items() if f"{name}.{key}" not in refused}
+        for name, given in devices.items()
+        if name not in refused
+    }
+    device_rows = [row for name, given in usable.items() for row in device.rows(name, given)]
+    rows += _network(device_rows)
+    rows += _init(image, config)
+    rows += _confinement(config, host)
+    rows += _devices(device_rows)
+    rows.append(["restart", "on-failure" if values.is_true(config.get("boot.autorestart")) else "no"])
+    rows.append(["console-size", str(CONSOLE_SIZE)])
+    return rows
+
+
+def _ids(config: Config) -> list[list[str]]:
+    isolated = values.is_true(config.get("security.idmap.isolated", "true"))
+    base = config.get("security.idmap.base", "0")
+    if base != "0" and not isolated:
+        raise SpecError("`security.idmap.base` is for an isolated instance", hint="`security.idmap.isolated: true`")
+    rows = [["@ids", config.get("security.idmap.size", "65536"), base, "1" if isolated else "0"]]
+    for kind, inside, outside, count in values.raw_idmap_rows(config.get("raw.idmap", "")):
+        rows.append(["@idmap", kind, str(inside), str(outside), str(count)])
+    return rows
+
+
+def _network(rows: Sequence[list[str]]) -> list[list[str]]:
+    modes = sorted({row[1] for row in rows if row[0] == "net"})
+    if len(modes) > 1:
+        raise SpecError("the host's network and a bridge exclude each other", hint="take one of the nic devices out")
+    links = [row for row in rows if row[0] == "@link"]
+    names = [row[2] for row in links]
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecError(f"two nic devices are called `{name}` inside", hint="give one another `name`")
+    return [["net", modes[0] if modes else "none"], *links]
+
+
+def _init(image: Image, config: Config) -> list[list[str]]:
+    environment = dict(ENVIRONMENT)
+    for key, value in config.items():
+        if key.startswith("environment."):
+            environment[key.removeprefix("environment.")] = value
+    rows = [["init", image.metadata.get("init") or "builtin"]]
+    rows += [["env", f"{name}={value}"] for name, value in environment.items()]
+    rows.append(["halt-signal", image.metadata.get("halt-signal") or "15"])
+    rows.append(["stop-timeout", config.get("boot.host_shutdown_timeout", "30")])
+    return rows
+
+
+def _confinement(config: Config, host: Host) -> list[list[str]]:
+    drop, keep = (config.get(f"security.capabilities.{what}", "") for what in ("drop", "keep"))
+    # What a newer kernel has and we do not know is dropped, too.
+    kept = capabilities.mask(drop, keep) & ((1 << (host.last_capability + 1)) - 1)
+    nesting = values.is_true(config.get("security.nesting"))
+    rows = [
+        ["capabilities", f"{kept:x}"],
+        ["no-new-privs", "1" if values.is_true(config.get("security.no_new_privs")) else "0"],
+        ["nesting", "1" if nesting else "0"],
+    ]
+    if APPARMOR in host.apparmor:
+        rows.append(["apparmor", APPARMOR])
+    limited = dict(host.init_limits)
+    for key, value in config.items():
+        if key.startswith("limits.kernel."):
+            soft, _, hard = value.partition(":")
+            limited[key.removeprefix("limits.kernel.")] = (soft, hard)
+    rows += [["rlimit", name, soft, hard] for name, (soft, hard) in sorted(limited.items())]
+    if not nesting:
+        rows += [["mask", path] for path in MASKED]
+        rows += [["readonly", path] for path in READONLY]
+    return rows
+
+
+def _devices(rows: Sequence[list[str]]) -> list[list[str]]:
+    found = [row for row in rows if row[0] == "device"]
+    paths: dict[str, str] = {}
+    for row in found:
+        other = paths.setdefault(row[4], row[1])
+        if other != row[1]:
+            raise SpecError(f"devices `{other}` and `{row[1]}` have the same path `{row[4]}` inside")
+    return found
+
+
+def ignored(rows: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    """(key, reason) of what a template leaves out, for the caller to say."""
+    return [(row[1], row[2]) for row in rows if row[0] == "@ignored"]
+
+
+def recompile(
+    name: str, image: Image, profiles: Sequence[str], config: Config, devices: Devices, old: Sequence[Sequence[str]]
+) -> list[list[str]]:
+    """The plan of an instance again, after its keys or devices changed: it keeps its ids, addresses and links.
+
+    Raises what `compile_template` does, and ConflictError when it would need other ids or addresses.
+    """
+    from ctrmgr.plan import instance
+
+    rows = compile_template(image, profiles, config, devices)
+    return instance.fill(rows, name=name, claims=instance.held(instance.needs(rows), name, old), old=old)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From a template to the plan of one instance: what it must claim, and the rows that only it has. Hot."""
+
+from __future__ import annotations
+
+import os
+
+from ctrmgr import state
+from ctrmgr.errors import ConflictError, SpecError
+from ctrmgr.host import subid
+from ctrmgr.plan import idmap, network
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SHARED = ".shared"
+"""Owner of the id range of all instances that are not isolated from each other."""
+
+
+class Link:
+    """A network device that the template asks for. `address` and `mac` are "" when they are to be chosen."""
+
+    __slots__ = ("address", "bridge", "inside", "mac", "mtu")
+
+    def __init__(self, bridge: str, inside: str, mac: str, mtu: str, address: str) -> None:
+        self.bridge, self.inside, self.mac, self.mtu, self.address = bridge, inside, mac, mtu, address
+
+
+class Needs:
+    """What an instance needs of its own before it can be planned."""
+
+    __slots__ = ("base", "isolated", "links", "size")
+
+    def __init__(self, size: int, base: int, isolated: bool, links: list[Link]) -> None:
+        self.size, self.isolated, self.links = size, isolated, links
+        self.base = base
+        """The first host id that was asked for; 0: any."""
+
+
+class Claims:
+    """What an instance holds: its id range, and one IPv4 address for each of its links."""
+
+    __slots__ = ("addresses", "base", "size")
+
+    def __init__(self, base: int, size: int, addresses: list[str]) -> None:
+        self.base, self.size, self.addresses = base, size, addresses
+
+
+def needs(template: Sequence[Sequence[str]]) -> Needs:
+    """What `fill` will have to be given."""
+    size, base, isolated = 65536, 0, True
+    links = []
+    for row in template:
+        if row[0] == "@ids":
+            size, base, isolated = int(row[1]), int(row[2]), row[3] == "1"
+        elif row[0] == "@link":
+            links.append(Link(*row[1:6]))
+    return Needs(size, base, isolated, links)
+
+
+def claim(wanted: Needs, owner: str) -> Claims:
+    """Claim it all for the instance `owner`, or nothing.
+
+    Raises ConflictError when the ids or addresses are used up or held by another instance, SpecError for an id range or
+    address that cannot be given.
+    """
+    made: list[tuple[str, str]] = []
+    try:
+        base = _claim_ids(wanted, owner, made)
+        addresses = [_claim_address(link, owner, made) for link in wanted.links]
+    except BaseException:
+        # Only what this call took: the name may belong to an instance that holds others.
+        for kind, key in made:
+            state.unlink(f"{state.state_dir()}/{kind}/{key}")
+        raise
+    return Claims(base, wanted.size, addresses)
+
+
+def held(wanted: Needs, owner: str, plan: Sequence[Sequence[str]]) -> Claims:
+    """What the instance with this plan holds already, to plan it again. Raises ConflictError when it needs other things."""
+    holder = owner if wanted.isolated else SHARED
+    addresses = [row[2] for row in plan if row[0] == "address" and row[1] == "4"]
+    fits = len(addresses) == len(wanted.links) and all(
+        link.address in ("", address) for link, address in zip(wanted.links, addresses, strict=False)
+    )
+    for key, name in state.claims("ids").items():
+        base, _, size = key.partition("-")
+        if fits and name == holder and int(size) == wanted.size and wanted.base in (0, int(base)):
+            return Claims(int(base), wanted.size, addresses)
+    raise ConflictError(
+        f"`{owner}` would need other host ids or addresses than it has",
+        hint="its files are owned by the old ones: delete it and launch it anew with the new keys",
+    )
+
+
+def unclaim(owner: str) -> None:
+    """Give back all that `owner` holds."""
+    state.release("ids", owner)
+    state.release("addresses", owner)
+
+
+def _claim_ids(wanted: Needs, owner: str, made: list[tuple[str, str]]) -> int:
+    holder = owner if wanted.isolated else SHARED
+    if not wanted.isolated:
+        for key, name in state.claims("ids").items():
+            base, _, size = key.partition("-")
+            if name == SHARED and int(size) == wanted.size:
+                return int(base)
+    claimed = state.claim("ids", _id_keys(wanted), holder)
+    if claimed is not None:
+        made.append(("ids", claimed))
+        return int(claimed.partition("-")[0])
+    if wanted.base:
+        raise ConflictError(
+            f"host ids {wanted.base} … {wanted.base + wanted.size - 1} are not free for `{owner}`",
+            hint="leave `security.idmap.base` out, or see `ctrmgr list` for who has them",
+        )
+    raise ConflictError(
+        f"no {wanted.size} host ids are left for `{owner}`",
+        hint="give root a larger range in /etc/subuid and /etc/subgid, or delete an instance",
+    )
+
+
+def _id_keys(wanted: Needs) -> Iterator[str]:
+    # A generator, so that the claims are read under the lock that `state.claim` holds: ranges of different sizes may
+    # overlap without having the same key.
+    taken = [(int(key.partition("-")[0]), int(key.partition("-")[2])) for key in state.claims("ids")]
+    ranges = subid.mine()
+    if wanted.base:
+        if not any(first <= wanted.base and wanted.base + wanted.size <= first + count for first, count in ranges):
+            raise SpecError(
+                f"`security.idmap.base`: host ids {wanted.base} … {wanted.base + wanted.size - 1} are not yours to give",
+                hint="add the range to /etc/subuid and /etc/subgid",
+            )
+        ranges = ((wanted.base, wanted.size),)
+    for base in subid.free(ranges, taken, wanted.size):
+        yield f"{base}-{wanted.size}"
+
+
+def _claim_address(link: Link, owner: str, made: list[tuple[str, str]]) -> str:
+    bridge = network.load(link.bridge)
+    if link.address and not bridge.holds(link.address):
+        raise SpecError(
+            f"`{link.inside}`: `{link.address}` is not an address of `{link.bridge}`",
+            hint=f"its network is {network.dotted(bridge.first)}/{bridge.prefix}",
+        )
+    wanted = (link.address,) if link.address else bridge.candidates(owner)
+    found = state.claim("addresses", wanted, owner)
+    if found is None and link.address:
+        raise ConflictError(f"`{link.inside}`: `{link.address}` belongs to another instance")
+    if found is None:
+        raise ConflictError(f"`{link.bridge}` has no address left for `{owner}`", hint="delete an instance")
+    made.append(("addresses", found))
+    return found
+
+
+def fill(
+    template: Sequence[Sequence[str]], *, name: str, claims: Claims, old: Sequence[Sequence[str]] = ()
+) -> list[list[str]]:
+    """The whole plan of the instance `name`.
+
+    `old` is the plan that it had before, whose MAC addresses and host links it keeps. Raises SpecError when `raw.idmap`
+    does not fit the range that was claimed.
+    """
+    # "/" in a name or a tab in a hostname was refused when the name was parsed.
+    ours: list[list[str]] = []
+    if not any(row[0] == "hostname" for row in template):
+        ours.append(["hostname", name])
+    ours += _maps(template, claims)
+    ours.append(["cgroup", f"{state.cgroup_parent()}/{name}"])
+    wanted = needs(template).links
+    kept = {row[3]: row for row in old if row[0] == "link"}
+    for link, address in zip(wanted, claims.addresses, strict=True):
+        ours += _link(link, address, kept.get(link.inside))
+    plan = [["ctrmgr-plan", "1"], ["name", name], *ours]
+    for row in template:
+        if row[0] == "@cpus":
+            plan.append(_cpus(row, claims))
+        elif row[0][0] != "@":
+            plan.append(list(row))
+    return plan
+
+
+def _cpus(row: Sequence[str], claims: Claims) -> list[str]:
+    # Ranges of ids are given out one after the other, so their number spreads instances evenly without any shared state.
+    online, count = row[3].split(","), int(row[1])
+    first = claims.base // claims.size * count
+    chosen = sorted({int(online[(first + step) % len(online)]) for step in range(count)})
+    return ["cgroup-file", row[2], "cpuset.cpus", ",".join(map(str, chosen))]
+
+
+def _maps(template: Sequence[Sequence[str]], claims: Claims) -> list[list[str]]:
+    raw: dict[str, list[tuple[int, int, int]]] = {"uid": [], "gid": []}
+    for row in template:
+        if row[0] == "@idmap":
+            raw[row[1]].append((int(row[2]), int(row[3]), int(row[4])))
+    return [
+        [f"{kind}map", *map(str, extent)]
+        for kind, holes in raw.items()
+        for extent in idmap.build(claims.size, claims.base, holes)
+    ]
+
+
+def _link(link: Link, address: str, kept: Sequence[str] | None) -> list[list[str]]:
+    noise = os.urandom(5).hex()
+    if kept is not None:
+        host, mac = kept[2], link.mac or kept[4]
+    else:
+        # 40 random bits, the same in both names, so that one leads to the other. Locally administered, unicast, and
+        # high, so that a bridge never takes an instance's address for its own (it takes the lowest).
+        host = f"ct{noise}"
+        mac = link.mac or ":".join(("fe", *(noise[i : i + 2] for i in range(0, 10, 2))))
+    bridge = network.load(link.bridge)
+    return [
+        ["link", link.bridge, host, link.inside, mac, link.mtu],
+        ["address", "4", address, str(bridge.prefix)],
+        ["address", "6", bridge.address6(address), str(bridge.prefix6)],
+        ["gateway", "4", bridge.gateway],
+        ["gateway", "6", bridge.gateway6],
+    ]

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every key of an instance's `config:` that LXD or Incus documents, and ours.
+
+A key is *done*, *refused* (with the reason: known, but launching with it would promise what does not happen) or *inert*
+(kept for other programs: cloud-init data, what an image builder or another host noted down).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ctrmgr.errors import SpecError
+from ctrmgr.spec import values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Key:
+    """One key, or (`name` ends in `.*`) all keys with a prefix.
+
+    `refused` is the reason why a launch with it is refused. `live` keys change a running instance at once. `off` are values
+    with which a refused key asks for nothing.
+    """
+
+    __slots__ = ("default", "description", "inert", "live", "name", "off", "parse", "refused", "type")
+
+    def __init__(
+        self,
+        name: str,
+        type: str,
+        description: str,
+        *,
+        parse: Callable[[str], str] | None = None,
+        default: str = "",
+        refused: str = "",
+        inert: bool = False,
+        live: bool = False,
+        off: tuple[str, ...] = (),
+    ) -> None:
+        self.name, self.type, self.description, self.default = name, type, description, default
+        self.parse = parse or PARSERS.get(type, values.text)
+        self.refused, self.inert, self.live, self.off = refused, inert, live, off
+
+
+PARSERS: dict[str, Callable[[str], str]] = {
+    "boolean": values.boolean,
+    "integer": values.integer,
+    "size": values.size,
+    "string": values.text,
+    "priority 0–10": values.priority,
+}
+
+DONE = (
+    Key("limits.cpu", "CPUs", "a number of CPUs, or which ones (`0-3,6`)", parse=values.cpus, live=True),
+    Key("limits.cpu.allowance", "share or quota", "`50%`: share under contention; `20ms/100ms`: hard quota",
+        parse=values.allowance, default="100%", live=True),
+    Key("limits.cpu.priority", "priority 0–10", "weight of equal shares against each other", default="10", live=True),
+    Key("limits.memory", "size or %", "memory, of the host's when in percent", parse=values.memory, live=True),
+    Key("limits.memory.enforce", "hard, soft", "hard: never more; soft: taken back under pressure",
+        parse=partial(values.one_of, ("hard", "soft")), default="hard", live=True),
+    Key("limits.memory.swap", "boolean or size", "whether, or how much of, its memory may be swapped out",
+        parse=values.swap, default="true", live=True),
+    Key("limits.processes", "integer", "processes and threads", parse=values.processes, live=True),
+    Key("limits.disk.priority", "priority 0–10", "weight of disk requests under contention", live=True),
+    Key("limits.kernel.*", "limit", "resource limit of processes (`limits.kernel.nofile: 1024:4096`)",
+        parse=values.rlimit),
+    Key("limits.enforcement", "strict, best-effort", "ours; best-effort: go on without the limits that this host cannot enforce",
+        parse=partial(values.one_of, ("strict", "best-effort")), default="strict"),
+    Key("boot.autorestart", "boolean", "start again when init fails (not after a stop or a clean end)", default="false"),
+    Key("boot.host_shutdown_timeout", "seconds", "how long init may take to shut down",
+        parse=partial(values.between, 0, 86400), default="30"),
+    Key("boot.autostart", "boolean", "start with the host", off=("false",),
+        refused="nothing of ctrmgr runs at boot yet"),
+    Key("environment.*", "string", "variable of the environment of init and of commands", parse=values.environment),
+    Key("raw.idmap", "lines", "`uid|gid|both HOST-ID INSTANCE-ID`, ranges as `A-B`", parse=values.raw_idmap),
+    Key("security.idmap.isolated", "boolean", "a range of host ids of its own (false: shared with all others that say false)",
+        default="true"),
+    Key("security.idmap.base", "host id", "the first host id; without it a free range is taken", parse=values.idmap_base),
+    Key("security.idmap.size", "integer", "how many ids", parse=values.idmap_size, default="65536"),
+    Key("security.nesting", "boolean", "let containers run inside: no masks over /proc and /sys", default="false"),
+    Key("security.no_new_privs", "boolean", "ours; setuid and file capabilities do nothing inside", default="false"),
+    Key("security.capabilities.drop", "capabilities", "ours; taken out of the bounding set", parse=values.capabilities),
+    Key("security.capabilities.keep", "capabilities", "ours; put back into the bounding set", parse=values.capabilities),
+    Key("security.syscalls.deny", "lines", "system calls that fail", parse=values.syscalls),
+    Key("security.syscalls.deny_default", "boolean", "use the default policy", default="true"),
+    Key("security.syscalls.deny_compat", "boolean", "no system calls of 32-bit programs", default="false"),
+    Key("security.syscalls.allow", "lines", "the only system calls that do not kill", parse=values.syscalls),
+    Key("security.syscalls.blacklist", "lines", "older name of `deny`", parse=values.syscalls),
+    Key("security.syscalls.blacklist_default", "boolean", "older name of `deny_default`"),
+    Key("security.syscalls.blacklist_compat", "boolean", "older name of `deny_compat`"),
+    Key("security.syscalls.whitelist", "lines", "older name of `allow`", parse=values.syscalls),
+)  # fmt: skip
+
+OLD_NAMES = {
+    "security.syscalls.blacklist": "security.syscalls.deny",
+    "security.syscalls.blacklist_default": "security.syscalls.deny_default",
+    "security.syscalls.blacklist_compat": "security.syscalls.deny_compat",
+    "security.syscalls.whitelist": "security.syscalls.allow",
+}
+
+
+def _refused(reason: str, *names: str, off: tuple[str, ...] = ("false", "")) -> tuple[Key, ...]:
+    return tuple(Key(name, "string", "known from LXD and Incus", refused=reason, off=off) for name in names)
+
+
+VM = "it is for virtual machines, and ctrmgr runs containers"
+REFUSED = (
+    *_refused("a privileged container's root is the host's root: this is not what ctrmgr is for", "security.privileged"),
+    *_refused("there is no daemon to answer inside", "security.devlxd", "security.devlxd.images", "security.guestapi",
+              "security.guestapi.images", "security.devlxd.management.volumes"),
+    *_refused("the host loads no modules for its guests: load them on the host", "linux.kernel_modules",
+              "linux.kernel_modules.load"),
+    *_refused("configuration of other programs cannot be checked", "raw.lxc", "raw.apparmor", "raw.seccomp", "raw.qemu",
+              "raw.qemu.conf", "raw.qemu.qmp.early", "raw.qemu.qmp.post-start", "raw.qemu.qmp.pre-start",
+              "raw.qemu.scriptlet"),
+    *_refused("system calls are not intercepted by ctrmgr", "security.syscalls.intercept.bpf",
+              "security.syscalls.intercept.bpf.devices", "security.syscalls.intercept.mknod",
+              "security.syscalls.intercept.mount", "security.syscalls.intercept.mount.allowed",
+              "security.syscalls.intercept.mount.fuse", "security.syscalls.intercept.mount.shift",
+              "security.syscalls.intercept.sched_setscheduler", "security.syscalls.intercept.setxattr",
+              "security.syscalls.intercept.sysinfo"),
+    *_refused(VM, "security.agent.metrics", "security.csm", "security.secureboot", "security.sev",
+              "security.sev.policy.es", "security.sev.session.data", "security.sev.session.dh", "security.iommu",
+              "limits.memory.hugepages", "agent.nic_config", "limits.memory.hotplug"),
+    *_refused("it is not done yet", "limits.cpu.nodes", "limits.disk", "limits.memory.swap.priority",
+              "limits.memory.oom_priority", "limits.hugepages.*", "limits.ingress", "limits.egress",
+              "limits.network.priority", "linux.sysctl.*", "limits.memory.percentage"),
+    *_refused("instances do not move between hosts yet", "migration.incremental.memory",
+              "migration.incremental.memory.goal", "migration.incremental.memory.iterations", "migration.stateful",
+              "cluster.evacuate"),
+    *_refused("there are no snapshots yet", "snapshots.schedule", "snapshots.schedule.stopped", "snapshots.pattern",
+              "snapshots.expiry", "snapshots.expiry.manual"),
+    *_refused("NVIDIA's runtime hook is not called: give the devices themselves", "nvidia.runtime",
+              "nvidia.driver.capabilities", "nvidia.require.cuda", "nvidia.require.driver"),
+    *_refused("nothing of ctrmgr runs at boot or shutdown yet", "boot.autostart.delay", "boot.autostart.priority",
+              "boot.stop.priority", "boot.host_shutdown_action", "boot.debug_edk2"),
+    *_refused("instances are not protected yet", "security.protection.delete", "security.protection.shift",
+              "security.protection.start"),
+    *_refused("an OCI image's entry point is not run yet", "oci.entrypoint", "oci.cwd", "oci.uid", "oci.gid"),
+    *_refused("it is not done yet", "security.bpffs.delegate_attachs", "security.bpffs.delegate_cmds",
+              "security.bpffs.delegate_maps", "security.bpffs.delegate_progs", "security.bpffs.path",
+              "security.delegate_bpf", "security.delegate_bpf.cmd_types", "security.delegate_bpf.map_types",
+              "security.delegate_bpf.prog_types", "security.delegate_bpf.attach_types", "ubuntu_pro.guest_attach"),
+)  # fmt: skip
+
+INERT = (
+    Key("user.*", "string", "anything; read by people and programs of your own", inert=True),
+    Key("image.*", "string", "what the image says about itself", inert=True),
+    Key("volatile.*", "string", "what another host noted down; not taken over", inert=True),
+    Key("cloud-init.*", "string", "data for cloud-init; kept, not handed in yet", inert=True),
+    Key("smbios11.*", "string", "for virtual machines", inert=True),
+    Key("placement.*", "string", "for clusters", inert=True),
+    Key("cluster.*", "string", "for clusters", inert=True),
+    Key("systemd.credential.*", "string", "credentials; kept, not handed in yet", inert=True),
+    Key("systemd.credential-binary.*", "string", "credentials; kept, not handed in yet", inert=True),
+)
+
+KEYS: dict[str, Key] = {key.name: key for key in (*DONE, *REFUSED, *INERT)}
+PREFIXES = {name[:-1]: key for name, key in KEYS.items() if name.endswith(".*")}
+RLIMITS = ("as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss",
+           "rtprio", "rttime", "sigpending", "stack")  # fmt: skip
+
+
+def lookup(name: str) -> Key:
+    """The key's entry. Raises SpecError with the nearest known key as hint."""
+    key = KEYS.get(name) if not name.endswith(".*") else None
+    if key is None:
+        key = next((found for prefix, found in PREFIXES.items() if name.startswith(prefix) and name != prefix), None)
+    if name.startswith("limits.kernel.") and name[14:] not in RLIMITS:
+        key = None
+    if key is None:
+        raise SpecError(f"unknown key `{name}`", hint=near(name))
+    return key
+
+
+def near(name: str) -> str:
+    from difflib import get_close_matches
+
+    known = [key for key in KEYS if not key.endswith(".*")] + [f"limits.kernel.{limit}" for limit in RLIMITS]
+    found = get_close_matches(name, known, 1, 0.6)
+    return (
+        f"did you mean `{found[0]}`?" if found else "docs/reference/config.md lists every key; your own begin `user.`"
+    )
+
+
+def check(name: str, value: str) -> str:
+    """The value in its canonical form ("" unsets a key). Raises SpecError for an unknown key or a wrong value."""
+    key = lookup(name)
+    try:
+        return key.parse(value) if value != "" else ""
+    except ValueError as error:
+        raise SpecError(f"`{name}`: `{value}` {error}", hint=f"{key.type}: {key.description}") from None
+
+
+def refused(config: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(key, reason) of what a launch with this configuration would have to pretend."""
+    found = []
+    for name, value in config.items():
+        key = lookup(name)
+        if key.refused and value not in ("", *key.off):
+            found.append((name, key.refused))
+    return found
