@@ -169,16 +169,18 @@ def fill(
         ours.append(["hostname", name])
     ours += _maps(template, claims)
     ours.append(["cgroup", f"{state.cgroup_parent()}/{name}"])
-    wanted = needs(template).links
     kept = {row[3]: row for row in old if row[0] == "link"}
-    for link, address in zip(wanted, claims.addresses, strict=True):
-        ours += _link(link, address, kept.get(link.inside))
+    links = []
+    for link, address in zip(needs(template).links, claims.addresses, strict=True):
+        links += _link(link, address, kept.get(link.inside))
     plan = [["ctrmgr-plan", "1"], ["name", name], *ours]
     for row in template:
         if row[0] == "@cpus":
             plan.append(_cpus(row, claims))
         elif row[0][0] != "@":
             plan.append(list(row))
+        if row[0] == "net":
+            plan += links
     return plan
 
 
