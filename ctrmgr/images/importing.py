@@ -12,10 +12,10 @@ import hashlib
 import os
 import stat
 import threading
-import time
 
-from ctrmgr.errors import ConflictError, CtrmgrError, HostError, SpecError, UnsupportedError
-from ctrmgr.images import elf, formats, inspect, store, unsquash
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError, SpecError
+from ctrmgr.images import formats, inspect, store, unsquash
+from ctrmgr.images.describe import describe
 from ctrmgr.images.formats import Source
 from ctrmgr.images.sandbox import Sandbox
 from ctrmgr.images.staging import Staging
@@ -275,55 +275,6 @@ def _write_tree(path: str, write: Callable[[bytes], object]) -> None:
             raise
         raise HostError(f"cannot read `{path}`: {error.strerror}: `{error.filename}`") from error
     tar.end()
-
-
-def describe(staging: str, result: dict[str, str], source: str, description: str) -> dict[str, str]:
-    """The image's metadata, of what was found in it and what its metadata.yaml says. Raises UnsupportedError, SpecError."""
-    properties = lxd_metadata(staging + "/metadata.yaml")
-    machine = elf.canonical(result.get("architecture") or properties.get("architecture", "") or os.uname().machine)
-    if not elf.runs_here(machine):
-        raise UnsupportedError(f"`{source}` is an image for {machine}, this host is {os.uname().machine}")
-    metadata = {
-        "init": properties.get("ctrmgr.init") or result["init"],
-        "halt-signal": properties.get("ctrmgr.halt-signal") or result["halt-signal"],
-        "os": properties.get("os") or result["os"],
-        "release": properties.get("release") or result["release"],
-        "architecture": machine,
-        "description": description or properties.get("description") or result["description"],
-        "size": result["size"],
-        "created": str(int(time.time())),
-        "source": source,
-    }
-    # A stranger's words and a path of any bytes: in a file of lines, and on terminals.
-    metadata = {key: "".join(c if c.isprintable() else "?" for c in value) for key, value in metadata.items()}
-    init, halt = metadata["init"], metadata["halt-signal"]
-    if not (init == "builtin" or init.startswith("/")) or not (halt.isdigit() and 0 < int(halt) < 65):
-        raise SpecError(f"`{source}`: metadata.yaml has the wrong init `{init}` or halt signal `{halt}`")
-    return metadata
-
-
-def lxd_metadata(path: str) -> dict[str, str]:
-    """`properties` and `architecture` of a metadata.yaml, as strings; nothing when there is none. Raises SpecError."""
-    import yaml
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            loaded = yaml.safe_load(file)
-    except FileNotFoundError:
-        return {}
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise SpecError(f"the archive's metadata.yaml is no YAML: {str(error).splitlines()[0]}") from error
-    if not isinstance(loaded, dict):
-        raise SpecError("the archive's metadata.yaml is no map")
-    properties = loaded.get("properties") or {}
-    found = (
-        {str(key): str(value) for key, value in properties.items() if isinstance(value, (str, int))}
-        if isinstance(properties, dict)
-        else {}
-    )
-    if isinstance(loaded.get("architecture"), str):
-        found["architecture"] = loaded["architecture"]
-    return {key: value[:1000] for key, value in found.items()}
 
 
 def _staging(what: str) -> Staging:

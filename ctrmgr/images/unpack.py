@@ -192,12 +192,11 @@ class Unpacker:
             refuse(name, "leads upwards")
         if len(parts) > DEPTH_MAX:
             refuse(name[:60] + "…", f"is deeper than {DEPTH_MAX} directories")
-        if (
-            "\0" in name
-            or len(os.fsencode(name)) > PATH_MAX
-            or any(len(os.fsencode(part)) > NAME_MAX for part in parts)
-        ):
-            refuse(name[:60], "is no possible file name")
+        # Most names are plain and short, and this is run for every file.
+        if "\0" in name or not (name.isascii() and len(name) <= NAME_MAX):
+            sizes = [len(os.fsencode(part)) for part in parts]
+            if "\0" in name or sum(sizes) + len(sizes) > PATH_MAX or max(sizes, default=0) > NAME_MAX:
+                refuse(name[:60], "is no possible file name")
         return "/".join(parts)
 
     def _parents(self, name: str) -> None:
@@ -241,6 +240,7 @@ class Unpacker:
         if self.bytes > self.limits.bytes or any(at < 0 or size < 0 or at + size > member.size for at, size in pieces):
             raise SpecError(f"the archive's files are larger than {self.limits.bytes >> 30} GiB")
         stream.seek(member.offset_data)
+        end = 0
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             for offset, left in pieces:
@@ -251,9 +251,11 @@ class Unpacker:
                     # A hole instead of a block of zeros: what was sparse stays sparse, however it came.
                     if data[0] or data != ZEROS[: len(data)]:
                         self._write(fd, data, offset)
+                        end = offset + len(data)
                     offset += len(data)
                     left -= len(data)
-            os.ftruncate(fd, member.size)
+            if end != member.size:
+                os.ftruncate(fd, member.size)
         finally:
             os.close(fd)
 

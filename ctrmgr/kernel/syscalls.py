@@ -80,8 +80,3 @@ def capset(capabilities: int) -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
     _check(_libc.capset(header, data))
-
-
-def syncfs(fd: int) -> None:
-    """Wait until everything written to the filesystem of `fd` is on the disk."""
-    _check(_libc.syncfs(fd))

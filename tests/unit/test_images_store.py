@@ -111,7 +111,7 @@ def test_images_are_not_reachable_by_others() -> None:
 
 
 def test_no_static_busybox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded.elf, "read", lambda path: None)
+    monkeypatch.setattr(elf, "read", lambda path: None)
     with pytest.raises(HostError, match="not a static") as caught:
         embedded.busybox_path()
     assert "busybox-static" in (caught.value.hint or "")
