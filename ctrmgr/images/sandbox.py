@@ -222,3 +222,5 @@ def _show(source: str, target: str) -> None:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
     # Recursive: what is mounted below is locked to it in a new user namespace and cannot be left out.
     sc.mount(source, target, flags=sc.MS_BIND | sc.MS_REC)
+    # With every id mapped to itself, root in here could otherwise write to the host's files.
+    sc.mount_setattr(target, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)

@@ -338,6 +338,32 @@ def test_the_sandbox_is_an_empty_room(tmp_path: Path) -> None:
     assert (os.stat(tmp_path / "mine").st_uid, os.stat(tmp_path / "mine").st_gid) == (1000, 44)
 
 
+def test_tools_in_the_sandbox_are_read_only(tmp_path: Path) -> None:
+    room, host = tmp_path / "room", tmp_path / "host"
+    room.mkdir()
+    host.mkdir()
+    (host / "file").write_text("the host's")
+    (host / "alone").write_text("the host's")
+
+    def task() -> dict[str, str]:
+        result = {"read": Path("/host/file").read_text(), "see": " ".join(sorted(os.listdir("/")))}
+        for name in ("/host/new", "/host/file", "/alone"):
+            try:
+                Path(name).write_text("mine")
+                result[name] = "allowed"
+            except OSError as error:
+                result[name] = os.strerror(error.errno or 0)
+        Path("/image/new").touch()
+        return result
+
+    result = Sandbox(str(room), task, tools={"host": str(host), "alone": str(host / "alone")}).wait()
+    assert result.pop("read") == "the host's"
+    assert result.pop("see") == "alone host image"
+    assert set(result.values()) == {"Read-only file system"}
+    assert (room / "new").exists()
+    assert os.listdir(room / ".room") == []
+
+
 def test_a_task_that_dies_is_told(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="died"):
         Sandbox(str(tmp_path), lambda: os._exit(3)).wait()
