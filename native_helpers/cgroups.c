@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * Where the instance's cgroups are: one in cgroup2, and one in each v1 hierarchy that a limit needs. */
+#include "monitor.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define DEPTH_MAX 16
+
+/* Whether `name` is one of the comma-separated words of `list`. */
+static bool listed(const char *list, const char *name)
+{
+	size_t length = strlen(name);
+
+	for (const char *at = list; (at = strstr(at, name)); at += length)
+		if ((at == list || at[-1] == ',') && (!at[length] || at[length] == ','))
+			return true;
+	return false;
+}
+
+/* Opens (and makes) the parent of the instance's cgroup below the mount point. */
+static int open_parent(int mount, const char *cgroup, struct failure *f)
+{
+	OWNED int dir = fcntl(mount, F_DUPFD_CLOEXEC, 3);
+	char path[256], *name = path, *slash;
+
+	snprintf(path, sizeof(path), "%s", cgroup);
+	for (; dir >= 0 && (slash = strchr(name, '/')); name = slash + 1) {
+		struct priv_cgroup_create request = {0};
+		int next;
+
+		*slash = '\0';
+		snprintf(request.name, sizeof(request.name), "%s", name);
+		if (PRIV_CALL(PRIV_CGROUP_CREATE, &request, &next, f, dir))
+			return -1;
+		close_fd(&dir);
+		dir = next;
+	}
+	return take_fd(&dir);
+}
+
+static const char *leaf(const struct monitor *m)
+{
+	const char *slash = strrchr(m->plan.cgroup, '/');
+
+	return slash ? slash + 1 : m->plan.cgroup;
+}
+
+static bool wanted(const struct monitor *m, const char *controllers)
+{
+	char list[64];
+
+	for (size_t i = 0; i < m->plan.files; i++) {
+		snprintf(list, sizeof(list), "%s", m->plan.file[i].hierarchy);
+		if (listed(controllers, list))
+			return true;
+	}
+	return false;
+}
+
+static int add(struct monitor *m, const char *name, const char *mount_point, struct failure *f)
+{
+	struct hierarchy *h = &m->hierarchy[m->hierarchies];
+	OWNED int mount = open(mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (mount < 0 || m->hierarchies == HIERARCHIES)
+		return fail(f, "find the cgroups", "`%s`", mount_point);
+	*h = (struct hierarchy){.parent = open_parent(mount, m->plan.cgroup, f), .dir = -1};
+	if (h->parent < 0)
+		return -1;
+	snprintf(h->name, sizeof(h->name), "%s", name);
+	m->hierarchies++;
+	return 0;
+}
+
+/* One line of mountinfo: mount point is field 5, the type follows " - ", super options come last. */
+static int consider(struct monitor *m, char *line, bool unified, struct failure *f)
+{
+	char *point = line, *end, *type = strstr(line, " - "), *options, controllers[64] = "";
+
+	if (!type)
+		return 0;
+	for (int i = 0; i < 4; i++)
+		point = strchr(point, ' ') + 1;
+	end = strchr(point, ' ');
+	type += 3;
+	options = strrchr(type, ' ') + 1;
+	*end = '\0';
+	if (unified)
+		return !strncmp(type, "cgroup2 ", 8) && !m->hierarchies ? add(m, "unified", point, f) : 0;
+	if (strncmp(type, "cgroup ", 7))
+		return 0;
+	for (char *word = strtok(options, ","); word; word = strtok(NULL, ","))
+		if (strcmp(word, "rw") && strcmp(word, "ro") && strncmp(word, "name=", 5) &&
+		    strlen(controllers) + strlen(word) + 2 < sizeof(controllers)) {
+			strcat(controllers, controllers[0] ? "," : "");
+			strcat(controllers, word);
+		}
+	if (wanted(m, controllers) || (m->filter_v1 && listed(controllers, "devices")))
+		return add(m, controllers, point, f);
+	return 0;
+}
+
+static int scan(struct monitor *m, bool unified, struct failure *f)
+{
+	FILE *file = fopen("/proc/self/mountinfo", "re");
+	char line[4096];
+	int failed = 0;
+
+	if (!file)
+		return fail(f, "find the cgroups", "`/proc/self/mountinfo`");
+	while (!failed && fgets(line, sizeof(line), file)) {
+		line[strcspn(line, "\n")] = '\0';
+		failed = consider(m, line, unified, f);
+	}
+	fclose(file);
+	return failed;
+}
+
+int cgroups_find(struct monitor *m, struct failure *f)
+{
+	if (scan(m, true, f))
+		return -1;
+	m->filter_v1 = !m->hierarchies;
+	if ((m->filter_v1 || m->plan.files) && scan(m, false, f))
+		return -1;
+	errno = ENOSYS;
+	return m->hierarchies ? 0 : fail(f, "find the cgroups", "none is mounted");
+}
+
+static struct hierarchy *find(struct monitor *m, const char *name)
+{
+	for (size_t i = 0; i < m->hierarchies; i++)
+		if (listed(m->hierarchy[i].name, name))
+			return &m->hierarchy[i];
+	return NULL;
+}
+
+int cgroups_create(struct monitor *m, struct failure *f)
+{
+	struct priv_cgroup_create request = {0};
+	struct priv_program program = {.v1 = m->filter_v1};
+	struct hierarchy *h;
+
+	snprintf(request.name, sizeof(request.name), "%s", leaf(m));
+	for (size_t i = 0; i < m->hierarchies; i++) {
+		bool unified = !strcmp(m->hierarchy[i].name, "unified");
+
+		request.uid = unified ? m->root_uid : 0;
+		request.gid = unified ? m->root_gid : 0;
+		if (PRIV_CALL(PRIV_CGROUP_CREATE, &request, &m->hierarchy[i].dir, f, m->hierarchy[i].parent))
+			return -1;
+	}
+	for (size_t i = 0; i < m->plan.files; i++) {
+		struct priv_cgroup_write write = {0};
+
+		h = find(m, m->plan.file[i].hierarchy);
+		errno = ENOENT;
+		if (!h)
+			return fail(f, "set a limit", "no cgroup hierarchy `%s` is mounted", m->plan.file[i].hierarchy);
+		snprintf(write.file, sizeof(write.file), "%s", m->plan.file[i].file);
+		snprintf(write.value, sizeof(write.value), "%s", m->plan.file[i].value);
+		if (PRIV_CALL(PRIV_CGROUP_WRITE, &write, NULL, f, h->dir))
+			return -1;
+	}
+	h = find(m, m->filter_v1 ? "devices" : "unified");
+	errno = ENOSYS;
+	if (!h)
+		return fail(f, "filter devices", "neither cgroup2 nor the v1 `devices` controller is mounted");
+	return PRIV_CALL(PRIV_PROGRAM, &program, &m->filter, f, h->dir);
+}
+
+int cgroups_join(struct monitor *m, pid_t pid, struct failure *f)
+{
+	char text[12];
+
+	snprintf(text, sizeof(text), "%d", pid);
+	for (size_t i = 0; i < m->hierarchies; i++)
+		if (strcmp(m->hierarchy[i].name, "unified") && write_at(m->hierarchy[i].dir, "cgroup.procs", text))
+			return fail(f, "join the cgroup", "`%s`", m->hierarchy[i].name);
+	return 0;
+}
+
+void cgroups_remove(struct monitor *m)
+{
+	struct priv_cgroup_remove request = {0};
+	struct failure ignored;
+
+	snprintf(request.name, sizeof(request.name), "%s", leaf(m));
+	for (size_t i = 0; i < m->hierarchies; i++) {
+		close_fd(&m->hierarchy[i].dir);
+		PRIV_CALL(PRIV_CGROUP_REMOVE, &request, NULL, &ignored, m->hierarchy[i].parent);
+	}
+}
+
+/* cgroup2 freezes by itself; `frozen 1` comes when the last process has stopped. */
+int cgroups_freeze(struct monitor *m, bool freeze, struct failure *f)
+{
+	struct timespec pause = {.tv_nsec = 50000};
+	char events[256];
+
+	errno = ENOSYS;
+	if (strcmp(m->hierarchy[0].name, "unified"))
+		return fail(f, "freeze", "there is no cgroup2");
+	if (write_at(m->hierarchy[0].dir, "cgroup.freeze", freeze ? "1" : "0"))
+		return fail(f, freeze ? "freeze" : "thaw", "cgroup.freeze");
+	for (int tries = 0; tries < 200; tries++) {
+		if (read_at(m->hierarchy[0].dir, "cgroup.events", events, sizeof(events)) > 0 &&
+		    strstr(events, freeze ? "frozen 1" : "frozen 0"))
+			return 0;
+		nanosleep(&pause, NULL);
+		if (pause.tv_nsec < 5000000)
+			pause.tv_nsec *= 2;
+	}
+	errno = ETIMEDOUT;
+	return fail(f, freeze ? "freeze" : "thaw", "a process does not stop");
+}
+
+static int kill_one(pid_t pid, void *data)
+{
+	(void)data;
+	syscall(SYS_kill, pid, 9);
+	return 0;
+}
+
+void cgroups_kill(struct monitor *m)
+{
+	if (write_at(m->hierarchy[0].dir, "cgroup.kill", "1"))
+		cgroups_each(m, kill_one, NULL);
+	if (m->pidfd >= 0)
+		sys_pidfd_send_signal(m->pidfd, 9);
+}
+
+static int each(int dir, int depth, int (*visit)(pid_t, void *), void *data)
+{
+	FILE *file = NULL;
+	struct dirent *entry;
+	DIR *list;
+	int pid, result = 0, fd = openat(dir, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+
+	if (fd >= 0 && !(file = fdopen(fd, "re")))
+		close_fd(&fd);
+	while (file && !result && fscanf(file, "%d", &pid) == 1)
+		result = pid > 0 ? visit(pid, data) : 0;
+	if (file)
+		fclose(file);
+	fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	list = fd < 0 ? NULL : fdopendir(fd);
+	while (list && !result && depth < DEPTH_MAX && (entry = readdir(list)))
+		if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
+			OWNED int below = openat(dir, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+			if (below >= 0)
+				result = each(below, depth + 1, visit, data);
+		}
+	if (list)
+		closedir(list);
+	return result;
+}
+
+int cgroups_each(struct monitor *m, int (*visit)(pid_t pid, void *data), void *data)
+{
+	return each(m->hierarchy[0].dir, 0, visit, data);
+}

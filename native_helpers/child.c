@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * The process that becomes the instance's init. */
+#include "monitor.h"
+
+#include <grp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+static _Noreturn void give_up(struct child *c, const char *step, const char *detail)
+{
+	struct failure f = {0};
+
+	fail(&f, step, "%s", detail);
+	(void)!write(c->report, &f, sizeof(f));
+	_exit(127);
+}
+
+static void expect(struct child *c, char what)
+{
+	char got;
+
+	if (read(c->from_parent, &got, 1) != 1 || got != what)
+		_exit(127); /* the monitor is gone, or has given up and says why itself */
+}
+
+/* The console's slave comes with the last byte. */
+static int expect_console(struct child *c)
+{
+	char got;
+	struct iovec part = {&got, 1};
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct cmsghdr *header;
+	int slave;
+
+	if (recvmsg(c->from_parent, &message, MSG_CMSG_CLOEXEC) != 1 || got != 'g' || !(header = CMSG_FIRSTHDR(&message)))
+		_exit(127);
+	memcpy(&slave, CMSG_DATA(header), sizeof(slave));
+	return slave;
+}
+
+static void become_root(struct child *c)
+{
+	if (setgroups(0, NULL) || setresgid(0, 0, 0) || setresuid(0, 0, 0))
+		give_up(c, "become the instance's root", "setresuid");
+	/* after the change of ids, which clears it */
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL))
+		give_up(c, "tie init to its monitor", "PR_SET_PDEATHSIG");
+}
+
+static void signals_default(void)
+{
+	sigset_t none;
+
+	for (int s = 1; s < NSIG; s++)
+		signal(s, SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void run_init(struct child *c)
+{
+	const struct plan *p = &c->m->plan;
+	char *argv[PLAN_WORDS + 2], *env[PLAN_WORDS + 1], bare[] = "container=lxc";
+	bool builtin = !strcmp(p->init, "builtin");
+	size_t n = 0;
+
+	argv[n++] = builtin ? "ctrmgr-init" : p->init;
+	for (size_t i = 0; i < p->arguments; i++)
+		argv[n++] = p->argument[i];
+	argv[n] = NULL;
+	n = 0;
+	for (size_t i = 0; i < p->envs; i++)
+		env[n++] = p->env[i];
+	if (!n)
+		env[n++] = bare;
+	env[n] = NULL;
+	if (builtin)
+		syscall(SYS_execveat, c->m->init_program, "", argv, env, AT_EMPTY_PATH);
+	else
+		execve(p->init, argv, env);
+	give_up(c, "run init", p->init);
+}
+
+_Noreturn void child_main(struct child *c)
+{
+	const struct plan *p = &c->m->plan;
+	const char *step = "confine init";
+	int slave, proc, error;
+
+	expect(c, 'm');
+	if (unshare((p->net == NET_HOST ? 0 : CLONE_NEWNET) | CLONE_NEWCGROUP))
+		give_up(c, "make the network and cgroup namespaces", "unshare");
+	if (write(c->to_parent, "n", 1) != 1)
+		_exit(127);
+	slave = expect_console(c);
+	become_root(c);
+	/* Crossing into our user namespace makes every mount of the tree a locked slave. */
+	if (unshare(CLONE_NEWNS) || chdir("/"))
+		give_up(c, "make the mount namespace", "unshare");
+	if (p->hostname && sethostname(p->hostname, strlen(p->hostname)))
+		give_up(c, "set the hostname", p->hostname);
+	if (setsid() < 0 || ioctl(slave, TIOCSCTTY, 0) || dup2(slave, 0) < 0 || dup2(slave, 1) < 0 || dup2(slave, 2) < 0)
+		give_up(c, "open the console", "dup2");
+	proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	error = proc < 0 ? -errno : confine_self(&p->confinement, proc, &step);
+	if (error) {
+		errno = -error;
+		give_up(c, "confine init", step);
+	}
+	signals_default();
+	umask(022);
+	run_init(c);
+	abort();
+}

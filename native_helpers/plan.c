@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+#include "plan.h"
+
+#include "control.h"
+#include "flat.h"
+
+#include <stdlib.h>
+
+#define FIELDS 12
+
+static bool number(const char *text, int base, uint64_t max, uint64_t *out)
+{
+	char *end;
+
+	if (text[0] < '0' || text[0] > '9')
+		return false;
+	errno = 0;
+	*out = strtoull(text, &end, base);
+	return !errno && !*end && *out <= max;
+}
+
+static bool number32(const char *text, int base, uint32_t *out)
+{
+	uint64_t wide;
+
+	if (!number(text, base, UINT32_MAX, &wide))
+		return false;
+	*out = (uint32_t)wide;
+	return true;
+}
+
+static bool word(const char *text, const char *const *words, unsigned *index)
+{
+	for (*index = 0; words[*index]; ++*index)
+		if (!strcmp(text, words[*index]))
+			return true;
+	return false;
+}
+
+static bool append(char **list, size_t *count, size_t max, char *value)
+{
+	if (*count == max)
+		return false;
+	list[(*count)++] = value;
+	return true;
+}
+
+static bool id_row(struct id_map *map, size_t *count, char **field)
+{
+	struct id_map *row = &map[*count];
+
+	if (*count == PLAN_MAPS)
+		return false;
+	++*count;
+	return number32(field[1], 10, &row->inside) && number32(field[2], 10, &row->outside) &&
+	       number32(field[3], 10, &row->count) && row->count > 0 &&
+	       (uint64_t)row->outside + row->count <= UINT32_MAX && (uint64_t)row->inside + row->count <= UINT32_MAX;
+}
+
+static bool access_letters(const char *text, uint32_t *access)
+{
+	for (*access = 0; *text; text++)
+		if (*text == 'r')
+			*access |= CTL_READ;
+		else if (*text == 'w')
+			*access |= CTL_WRITE;
+		else if (*text == 'm')
+			*access |= CTL_MKNOD;
+		else
+			return false;
+	return *access != 0;
+}
+
+static bool device_row(struct plan *p, char **field)
+{
+	static const char *const types[] = {"char", "block", NULL};
+	static const char *const needs[] = {"optional", "required", NULL};
+	struct plan_device *d = &p->device[p->devices];
+	unsigned type, need;
+
+	if (p->devices == PLAN_DEVICES || !word(field[2], types, &type) || !word(field[9], needs, &need))
+		return false;
+	p->devices++;
+	*d = (struct plan_device){.name = field[1], .source = field[3], .path = field[4], .user = field[5],
+				  .group = field[6], .block = type == 1, .required = need == 1};
+	return number32(field[7], 8, &d->mode) && d->mode <= 0777 && access_letters(field[8], &d->access);
+}
+
+static bool file_row(struct plan *p, char **field)
+{
+	if (p->files == PLAN_FILES)
+		return false;
+	p->file[p->files++] = (struct plan_file){field[1], field[2], field[3]};
+	return true;
+}
+
+static bool link_row(struct plan *p, char **field)
+{
+	p->bridge = field[1];
+	p->host_link = field[2];
+	p->inner_link = field[3];
+	p->mac = field[4];
+	return number32(field[5], 10, &p->mtu);
+}
+
+static bool address_row(struct plan_address *list, size_t *count, char **field, bool prefix)
+{
+	struct plan_address *a = &list[*count];
+
+	if (*count == PLAN_ADDRESSES || (strcmp(field[1], "4") && strcmp(field[1], "6")))
+		return false;
+	++*count;
+	*a = (struct plan_address){.family = field[1][0] - '0', .address = field[2]};
+	return !prefix || number32(field[3], 10, &a->prefix);
+}
+
+static bool scalar(struct plan *p, char **field)
+{
+	static const char *const nets[] = {"none", "host", "bridge", NULL};
+	static const char *const restarts[] = {"no", "always", "on-failure", NULL};
+	const char *key = field[0];
+	unsigned index = 0;
+	uint32_t n = 0;
+
+	if (!strcmp(key, "net")) {
+		bool known = word(field[1], nets, &index);
+
+		p->net = (enum plan_net)index;
+		return known;
+	}
+	if (!strcmp(key, "restart")) {
+		bool known = word(field[1], restarts, &index);
+
+		p->restart = (enum plan_restart)index;
+		return known;
+	}
+	if (!strcmp(key, "console-size"))
+		return number(field[1], 10, UINT64_MAX, &p->console_size);
+	if (!number32(field[1], 10, &n))
+		return false;
+	if (!strcmp(key, "shifted"))
+		p->shifted = n;
+	else if (!strcmp(key, "nesting"))
+		p->nesting = n;
+	else if (!strcmp(key, "halt-signal"))
+		p->halt_signal = (int)n;
+	else
+		p->stop_timeout = n;
+	return strcmp(key, "halt-signal") || (n >= 1 && n <= 64);
+}
+
+/* 1: known and right; 0: wrong; -1: unknown. `count` includes the key. */
+static int row(struct plan *p, char **field, size_t count)
+{
+	static const struct {
+		const char *key;
+		size_t offset;
+	} strings[] = {{"name", offsetof(struct plan, name)},
+		       {"hostname", offsetof(struct plan, hostname)},
+		       {"cgroup", offsetof(struct plan, cgroup)},
+		       {"init", offsetof(struct plan, init)}};
+	static const char *const scalars[] = {"net", "restart", "console-size", "shifted",
+					      "nesting", "halt-signal", "stop-timeout", NULL};
+	const char *key = field[0];
+	unsigned index;
+
+	for (size_t i = 0; i < ARRAY_SIZE(strings); i++)
+		if (!strcmp(key, strings[i].key)) {
+			*(char **)((char *)p + strings[i].offset) = field[1];
+			return count == 2 && field[1][0];
+		}
+	if (word(key, scalars, &index))
+		return count == 2 && scalar(p, field);
+	if (!strcmp(key, "uidmap"))
+		return count == 4 && id_row(p->uid, &p->uids, field);
+	if (!strcmp(key, "gidmap"))
+		return count == 4 && id_row(p->gid, &p->gids, field);
+	if (!strcmp(key, "layer"))
+		return count == 2 && append(p->layer, &p->layers, PLAN_LAYERS, field[1]);
+	if (!strcmp(key, "cgroup-file"))
+		return count == 4 && file_row(p, field);
+	if (!strcmp(key, "link"))
+		return count == 6 && link_row(p, field);
+	if (!strcmp(key, "address"))
+		return count == 4 && address_row(p->address, &p->addresses, field, true);
+	if (!strcmp(key, "gateway"))
+		return count == 3 && address_row(p->gateway, &p->gateways, field, false);
+	if (!strcmp(key, "arg"))
+		return count == 2 && append(p->argument, &p->arguments, PLAN_WORDS - 2, field[1]);
+	if (!strcmp(key, "env"))
+		return count == 2 && strchr(field[1], '=') && append(p->env, &p->envs, PLAN_WORDS - 1, field[1]);
+	if (!strcmp(key, "mask"))
+		return count == 2 && append(p->mask, &p->masks, PLAN_PATHS, field[1]);
+	if (!strcmp(key, "readonly"))
+		return count == 2 && append(p->readonly, &p->readonlys, PLAN_PATHS, field[1]);
+	if (!strcmp(key, "device"))
+		return count == 10 && device_row(p, field);
+	index = (unsigned)confine_row(&p->confinement, field, count);
+	return (int)index > 0 ? 1 : (int)index < 0 ? 0 : -1;
+}
+
+int plan_parse(struct plan *plan, char *text, struct failure *f)
+{
+	char *field[FIELDS], *cursor = text;
+	int count, line = 0, known;
+
+	*plan = (struct plan){.halt_signal = 15, .stop_timeout = 30, .confinement = CONFINEMENT_NONE,
+			      .console_size = 1 << 20};
+	errno = EINVAL;
+	while ((count = flat_row(&cursor, field, FIELDS)) > 0) {
+		line++;
+		if (line == 1) {
+			if (count != 2 || strcmp(field[0], "ctrmgr-plan") || strcmp(field[1], "1"))
+				return fail(f, "read the plan", "it is not a run plan of version 1");
+			continue;
+		}
+		known = row(plan, field, (size_t)count);
+		errno = EINVAL;
+		if (known <= 0)
+			return fail(f, "read the plan", known ? "line %d: unknown key `%s`" : "line %d: wrong `%s`", line,
+				    field[0]);
+	}
+	if (count < 0)
+		return fail(f, "read the plan", "line %d cannot be read", line + 1);
+	if (!plan->name || !plan->cgroup || !plan->init || !plan->layers || !plan->uids || !plan->gids)
+		return fail(f, "read the plan", "it lacks a name, cgroup, init, layer or id map");
+	if (plan->net == NET_BRIDGE && !plan->bridge)
+		return fail(f, "read the plan", "it has a bridged network without a link");
+	errno = 0;
+	return 0;
+}
+
+uint32_t plan_map(const struct id_map *map, size_t count, uint32_t inside)
+{
+	for (size_t i = 0; i < count; i++)
+		if (inside >= map[i].inside && inside - map[i].inside < map[i].count)
+			return map[i].outside + (inside - map[i].inside);
+	return UINT32_MAX;
+}
+
+uint32_t plan_unmapped(const struct id_map *map, size_t count)
+{
+	uint32_t candidate = 0;
+
+	/* Root first: nobody on the host gains anything by it. */
+	for (size_t i = 0; i < count; i++)
+		if (candidate >= map[i].outside && candidate - map[i].outside < map[i].count) {
+			candidate = map[i].outside + map[i].count;
+			i = (size_t)-1;
+		}
+	return candidate;
+}

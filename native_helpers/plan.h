@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * The compiled run plan (docs/concepts/design.md, "The run plan") as one struct.
+ * Strings point into the plan's text, which must outlive it. */
+#pragma once
+#include "common.h"
+#include "confine.h"
+
+#define PLAN_LAYERS 32
+#define PLAN_MAPS 32
+#define PLAN_WORDS 128
+#define PLAN_DEVICES 64
+#define PLAN_FILES 64
+#define PLAN_PATHS 64
+#define PLAN_ADDRESSES 8
+
+struct id_map {
+	uint32_t inside, outside, count;
+};
+
+struct plan_device {
+	char *name, *source, *path, *user, *group;
+	bool block, required;
+	uint32_t mode, access;
+};
+
+struct plan_file {
+	char *hierarchy, *file, *value;
+};
+
+struct plan_address {
+	int family; /* 4 or 6 */
+	char *address;
+	unsigned prefix;
+};
+
+enum plan_net { NET_NONE, NET_HOST, NET_BRIDGE };
+enum plan_restart { RESTART_NO, RESTART_ALWAYS, RESTART_ON_FAILURE };
+
+struct plan {
+	char *name, *hostname, *cgroup, *init;
+	struct id_map uid[PLAN_MAPS], gid[PLAN_MAPS];
+	size_t uids, gids;
+	char *layer[PLAN_LAYERS];
+	size_t layers;
+	bool shifted, nesting;
+	struct plan_file file[PLAN_FILES];
+	size_t files;
+	enum plan_net net;
+	char *bridge, *host_link, *inner_link, *mac;
+	unsigned mtu;
+	struct plan_address address[PLAN_ADDRESSES], gateway[PLAN_ADDRESSES];
+	size_t addresses, gateways;
+	char *argument[PLAN_WORDS], *env[PLAN_WORDS];
+	size_t arguments, envs;
+	int halt_signal;
+	unsigned stop_timeout;
+	struct confinement confinement;
+	char *mask[PLAN_PATHS], *readonly[PLAN_PATHS];
+	size_t masks, readonlys;
+	struct plan_device device[PLAN_DEVICES];
+	size_t devices;
+	enum plan_restart restart;
+	uint64_t console_size;
+};
+
+/* Parses `text` in place. 0, or -1 with the line number and reason in `f`. */
+int plan_parse(struct plan *plan, char *text, struct failure *f);
+
+/* The host's id for `inside`, or UINT32_MAX when it is not mapped. */
+uint32_t plan_map(const struct id_map *map, size_t count, uint32_t inside);
+
+/* An id of the host that the map does not reach. */
+uint32_t plan_unmapped(const struct id_map *map, size_t count);

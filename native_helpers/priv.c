@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+#include "priv.h"
+
+#include "priv_net.h"
+
+#include <sys/fsuid.h>
+
+#define OP(number, function, request, min, max, out, why)                                                        \
+	[number] = {#number, sizeof(struct request), min, max, out, function, why}
+
+const struct priv_operation priv_operations[] = {
+	OP(PRIV_CGROUP_CREATE, priv_cgroup_create, priv_cgroup_create, 1, 1, 1,
+	   "makes one directory, of a name without slashes, in a cgroup directory that the caller holds; "
+	   "nothing is limited or moved by it"),
+	OP(PRIV_CGROUP_WRITE, priv_cgroup_write, priv_cgroup_write, 1, 1, 0,
+	   "writes only the controllers' own files, by a list, in a directory checked to be of cgroupfs"),
+	OP(PRIV_CGROUP_REMOVE, priv_cgroup_remove, priv_cgroup_remove, 1, 1, 0,
+	   "kills and removes only what is below a cgroup directory that the caller holds"),
+	OP(PRIV_IDMAP, priv_idmap, priv_idmap, 1, 1, 0,
+	   "maps host ids only into a user namespace whose maps are still empty; host root is refused; "
+	   "the range's owner is the server's policy"),
+	OP(PRIV_LAYER, priv_layer, priv_layer, 1, 2, 1,
+	   "clones a directory that the caller has open; without set-id or devices taking effect on the host, "
+	   "since it is only ever mounted in the instance"),
+	OP(PRIV_OVERLAY, priv_overlay, priv_overlay, 3, PRIV_FDS, 1,
+	   "stacks mounts that the caller holds, with the instance's ids as filesystem ids"),
+	OP(PRIV_DEV, priv_dev, priv_dev, 0, 0, 1,
+	   "an empty tmpfs with the six harmless nodes that every user may open on the host"),
+	OP(PRIV_NODE, priv_node, priv_node, 2, 2, 1,
+	   "copies type and number from the descriptor of a host node, never from the request; only into a tmpfs, "
+	   "below it, through no symlink; who may ask for which node is the server's policy"),
+	OP(PRIV_REVOKE, priv_revoke, priv_revoke, 2, 2, 0,
+	   "takes rights away from an inode of a tmpfs that the caller holds"),
+	OP(PRIV_PROGRAM, priv_program, priv_program, 1, 1, 1,
+	   "a device filter can only forbid: programs on the path of a cgroup are ANDed"),
+	OP(PRIV_ALLOW, priv_allow, priv_rule, 1, 1, 0,
+	   "opens a number in a filter of our own; without a node to open, it is worth nothing"),
+	OP(PRIV_DENY, priv_deny, priv_rule, 1, 1, 0, "only forbids"),
+	OP(PRIV_KERNEL_MOUNTS, priv_kernel_mounts, priv_kernel_mounts, 1, 2, 0,
+	   "mounts the pseudo filesystems of the caller's own namespaces at fixed places, without symlinks"),
+	OP(PRIV_MASK, priv_mask, priv_mask, 2, 2, 0, "hides, or makes read-only, a path below /proc or /sys"),
+	OP(PRIV_CONSOLE, priv_console, priv_console, 2, 2, 2, "a pty of the devpts at the given root, checked to be one"),
+	OP(PRIV_LINK, priv_link, net_link, 1, 1, 0,
+	   "a pair with one end in the given namespace and one on the given bridge; which bridge is the server's policy"),
+	OP(PRIV_INSIDE, priv_inside, net_inside, 0, 0, 0,
+	   "loopback, addresses and routes of the namespace that the caller is in"),
+};
+const size_t priv_operation_count = ARRAY_SIZE(priv_operations);
+
+int priv_call(enum priv_number number, const void *request, size_t size, const int in[], int count, int out[],
+	      struct failure *f)
+{
+	const struct priv_operation *o;
+
+	errno = EINVAL;
+	if (number <= 0 || (size_t)number >= priv_operation_count || !priv_operations[number].run)
+		return fail(f, "privileged operation", "no operation %d", (int)number);
+	o = &priv_operations[number];
+	if (size != o->size || count < o->in_min || count > o->in_max)
+		return fail(f, o->name, "a request of %zu bytes with %d descriptors", size, count);
+	for (int i = 0; out && i < o->out; i++)
+		out[i] = -1;
+	errno = 0;
+	return o->run(request, in, count, out, f);
+}
+
+void priv_fs_ids(uint32_t uid, uint32_t gid)
+{
+	setfsgid(gid);
+	setfsuid(uid);
+}
+
+int priv_link(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct net_link *link = request;
+	const char *failed = "link";
+	int error = net_link(in[0], link, &failed);
+
+	(void)count, (void)out;
+	errno = -error;
+	return error ? fail(f, "make the network link", "%s: `%.15s` on `%.15s`", failed, link->host, link->bridge) : 0;
+}
+
+int priv_inside(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const char *failed = "loopback";
+	int error = net_inside(request, &failed);
+
+	(void)in, (void)count, (void)out;
+	errno = -error;
+	return error ? fail(f, "set the network up inside", "%s", failed) : 0;
+}

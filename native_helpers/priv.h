@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * The privileged seam: everything that needs a right of the host is one operation of this table.
+ *
+ * An operation takes one fixed-size request and inherited descriptors, never a path that the caller
+ * chose where a descriptor can serve. Each says in `safety` why a hostile caller gains nothing that the
+ * descriptors it brings do not give it already. Root calls the table in its own process (priv_call);
+ * ctrmgr-priv serves the same table over a socket. Policy - whose devices, whose id range - is checked by
+ * whoever serves it to somebody less privileged, on the request and on the descriptors, before it is called. */
+#pragma once
+#include "common.h"
+#include "plan.h"
+
+#define PRIV_FDS 40
+#define PRIV_NAME 64
+#define PRIV_PATH 256
+
+enum priv_number {
+	PRIV_CGROUP_CREATE = 1,
+	PRIV_CGROUP_WRITE = 2,
+	PRIV_CGROUP_REMOVE = 3,
+	PRIV_IDMAP = 4,
+	PRIV_LAYER = 5,
+	PRIV_OVERLAY = 6,
+	PRIV_DEV = 7,
+	PRIV_NODE = 8,
+	PRIV_REVOKE = 9,
+	PRIV_PROGRAM = 10,
+	PRIV_ALLOW = 11,
+	PRIV_DENY = 12,
+	PRIV_KERNEL_MOUNTS = 13,
+	PRIV_MASK = 14,
+	PRIV_CONSOLE = 15,
+	PRIV_LINK = 16,
+	PRIV_INSIDE = 17,
+};
+
+/* in: parent cgroup directory. out: the new one. */
+struct priv_cgroup_create {
+	char name[PRIV_NAME];
+	uint32_t uid, gid; /* who may make cgroups below it; 0: nobody but root */
+};
+
+/* in: cgroup directory. */
+struct priv_cgroup_write {
+	char file[PRIV_NAME];
+	char value[PRIV_PATH];
+};
+
+/* in: parent cgroup directory. Kills what is left in it. */
+struct priv_cgroup_remove {
+	char name[PRIV_NAME];
+};
+
+/* in: the process's /proc directory. */
+struct priv_idmap {
+	uint32_t uids, gids;
+	struct id_map uid[PLAN_MAPS], gid[PLAN_MAPS];
+};
+
+/* in: directory, user namespace (or none: not idmapped). out: detached mount. */
+struct priv_layer {
+	uint32_t read_only;
+};
+
+/* in: place to work in (a directory of the caller's private mount namespace), mount that holds
+ * `upper` and `work`, layers top-most first. out: detached overlay mount. */
+struct priv_overlay {
+	uint32_t uid, gid; /* host ids of the instance's root */
+};
+
+/* out: detached tmpfs for /dev. */
+struct priv_dev {
+	uint32_t uid, gid;	/* host ids of the instance's root */
+	uint32_t tty_gid;	/* host id of group 5 */
+};
+
+/* in: root of the /dev tmpfs, the host's node (O_PATH). out: the new inode (O_PATH). */
+struct priv_node {
+	char path[PRIV_PATH]; /* below /dev, relative */
+	uint32_t type;	      /* S_IFCHR or S_IFBLK */
+	uint32_t major, minor;
+	uint32_t mode, uid, gid;	   /* host ids */
+	uint32_t root_uid, root_gid; /* owner of directories that have to be made */
+};
+
+/* in: root of the /dev tmpfs, the inode that PRIV_NODE gave. */
+struct priv_revoke {
+	char path[PRIV_PATH];
+	uint32_t uid, gid; /* ids that the instance does not map */
+};
+
+/* in: cgroup2 directory, or (v1) a `devices` cgroup. out: the map (v1: the cgroup again). */
+struct priv_program {
+	uint32_t v1;
+};
+
+/* in: what PRIV_PROGRAM gave. */
+struct priv_rule {
+	uint32_t v1;
+	uint32_t type; /* S_IFCHR or S_IFBLK */
+	uint32_t major, minor; /* UINT32_MAX: any */
+	uint32_t access; /* BPF_DEVCG_ACC_* */
+};
+
+/* Called in the instance's pid, network, ipc and cgroup namespaces. in: the instance's root. */
+struct priv_kernel_mounts {
+	uint32_t host_network; /* the host's /sys, bound read-only; in: it as the second descriptor */
+	uint32_t cgroup;       /* mount cgroup2 */
+	uint32_t uid, gid, tty_gid;
+};
+
+/* in: the instance's root, its /dev. */
+struct priv_mask {
+	char path[PRIV_PATH]; /* below /proc or /sys, relative to the root */
+	uint32_t read_only;   /* else masked */
+};
+
+/* in: the instance's root, its /dev. out: master and slave of the console's pty. */
+struct priv_console {
+	uint32_t uid, gid; /* host ids of the instance's root */
+};
+
+/* PRIV_LINK: struct net_link, in: network namespace of the instance.
+ * PRIV_INSIDE: struct net_inside, called in that namespace. */
+
+struct priv_operation {
+	const char *name;
+	size_t size;	 /* of the request */
+	int in_min, in_max, out;
+	int (*run)(const void *request, const int in[], int count, int out[], struct failure *f);
+	const char *safety;
+};
+
+extern const struct priv_operation priv_operations[];
+extern const size_t priv_operation_count;
+
+/* Runs an operation in this process. `out` may be NULL where there is none. 0, or -1 with `f` filled. */
+int priv_call(enum priv_number number, const void *request, size_t size, const int in[], int count, int out[],
+	      struct failure *f);
+
+#define PRIV_CALL(number, request, out, f, ...)                                                                  \
+	priv_call(number, request, sizeof(*(request)), (const int[]){__VA_ARGS__},                               \
+		  (int)ARRAY_SIZE(((const int[]){__VA_ARGS__})), out, f)
+
+/* The operations, one file a family. */
+#define PRIV_OPERATION(name) int name(const void *, const int[], int, int[], struct failure *)
+PRIV_OPERATION(priv_cgroup_create);
+PRIV_OPERATION(priv_cgroup_write);
+PRIV_OPERATION(priv_cgroup_remove);
+PRIV_OPERATION(priv_idmap);
+PRIV_OPERATION(priv_layer);
+PRIV_OPERATION(priv_overlay);
+PRIV_OPERATION(priv_dev);
+PRIV_OPERATION(priv_node);
+PRIV_OPERATION(priv_revoke);
+PRIV_OPERATION(priv_program);
+PRIV_OPERATION(priv_allow);
+PRIV_OPERATION(priv_deny);
+PRIV_OPERATION(priv_kernel_mounts);
+PRIV_OPERATION(priv_mask);
+PRIV_OPERATION(priv_console);
+PRIV_OPERATION(priv_link);
+PRIV_OPERATION(priv_inside);
+
+/* Becomes, for the filesystem, the instance's root: what is made then belongs to it, and a path that it
+ * prepared opens nothing that it could not open. Undone by passing 0, 0. */
+void priv_fs_ids(uint32_t uid, uint32_t gid);

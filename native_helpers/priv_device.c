@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * The instance's /dev and the nodes in it. It is a tmpfs whose superblock belongs to the host's user
+ * namespace: the only kind on which a node works for mapped ids. Container root owns its directories: it may unlink, rename and
+ * link there, so nothing is ever found by name again that was not just made. */
+#include "priv.h"
+
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452
+#endif
+#define IN_DEV (RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV)
+
+static int dev_directory(int dev, const char *name, const struct priv_dev *r, mode_t mode)
+{
+	return mkdirat(dev, name, mode) || fchownat(dev, name, r->uid, r->gid, AT_SYMLINK_NOFOLLOW) ? -1 : 0;
+}
+
+static int populate(int dev, const struct priv_dev *r, struct failure *f)
+{
+	static const struct {
+		const char *name;
+		unsigned major, minor;
+	} nodes[] = {{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}};
+	static const char *const links[][2] = {{"pts/ptmx", "ptmx"},
+					       {"/proc/self/fd", "fd"},
+					       {"/proc/self/fd/0", "stdin"},
+					       {"/proc/self/fd/1", "stdout"},
+					       {"/proc/self/fd/2", "stderr"},
+					       {"/proc/kcore", "core"}};
+	static const char *const directories[] = {"pts", "shm", "mqueue"};
+	OWNED int console = -1;
+
+	for (size_t i = 0; i < ARRAY_SIZE(nodes); i++)
+		if (mknodat(dev, nodes[i].name, S_IFCHR | 0666, makedev(nodes[i].major, nodes[i].minor)) ||
+		    fchownat(dev, nodes[i].name, r->uid, i == 5 ? r->tty_gid : r->gid, AT_SYMLINK_NOFOLLOW))
+			return fail(f, "fill /dev", "`%s`", nodes[i].name);
+	for (size_t i = 0; i < ARRAY_SIZE(links) - 1; i++)
+		if (symlinkat(links[i][0], dev, links[i][1]))
+			return fail(f, "fill /dev", "`%s`", links[i][1]);
+	for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
+		if (dev_directory(dev, directories[i], r, 0755))
+			return fail(f, "fill /dev", "`%s`", directories[i]);
+	console = openat(dev, "console", O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+	if (console < 0 || fchown(console, r->uid, r->gid) || mkdirat(dev, ".ctrmgr-empty", 0555))
+		return fail(f, "fill /dev", "`console`");
+	return 0;
+}
+
+int priv_dev(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct priv_dev *r = request;
+	OWNED int context = sys_fsopen("tmpfs"), mount = -1;
+	char uid[12], gid[12];
+	const char *const options[][2] = {{"source", "ctrmgr-dev"}, {"size", "512k"}, {"nr_inodes", "2048"},
+					  {"mode", "755"},	    {"uid", uid},     {"gid", gid}};
+	mode_t mask;
+	int failed;
+
+	(void)in, (void)count;
+	snprintf(uid, sizeof(uid), "%u", r->uid);
+	snprintf(gid, sizeof(gid), "%u", r->gid);
+	if (context < 0)
+		return fail(f, "make /dev", "tmpfs");
+	for (size_t i = 0; i < ARRAY_SIZE(options); i++)
+		if (sys_fsconfig(context, FSCONFIG_SET_STRING, options[i][0], options[i][1], 0))
+			return fail(f, "make /dev", "option `%s`", options[i][0]);
+	if (sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) ||
+	    (mount = sys_fsmount(context, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC)) < 0)
+		return fail(f, "make /dev", "mount");
+	mask = umask(0);
+	failed = populate(mount, r, f);
+	umask(mask);
+	if (failed)
+		return -1;
+	out[0] = take_fd(&mount);
+	return 0;
+}
+
+/* Opens the directory of `path`, making what is missing as the instance's root would. */
+static int parent_directory(int dev, char *path, const struct priv_node *r)
+{
+	OWNED int dir = fcntl(dev, F_DUPFD_CLOEXEC, 3);
+	char *name = path, *slash;
+
+	for (; dir >= 0 && (slash = strchr(name, '/')); name = slash + 1) {
+		int next;
+
+		*slash = '\0';
+		if (!mkdirat(dir, name, 0755) && fchownat(dir, name, r->root_uid, r->root_gid, AT_SYMLINK_NOFOLLOW))
+			return -1;
+		next = sys_openat2(dir, name, O_RDONLY | O_DIRECTORY, IN_DEV);
+		close_fd(&dir);
+		dir = next;
+	}
+	memmove(path, name, strlen(name) + 1);
+	return take_fd(&dir);
+}
+
+static bool on_tmpfs(int fd)
+{
+	struct statfs s;
+
+	return !fstatfs(fd, &s) && s.f_type == TMPFS_MAGIC;
+}
+
+static bool relative(const char *path, size_t size)
+{
+	size_t length = strnlen(path, size);
+
+	return length && length < size && path[0] != '/' && path[length - 1] != '/' && !strstr(path, "//");
+}
+
+int priv_node(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct priv_node *r = request;
+	OWNED int dir = -1, node = -1;
+	char path[PRIV_PATH], aside[32];
+	static unsigned serial;
+	struct stat host;
+	mode_t mask;
+
+	(void)count;
+	errno = EINVAL;
+	if (!relative(r->path, sizeof(r->path)) || (r->mode & ~0777u) || !on_tmpfs(in[0]))
+		return fail(f, "make the node", "not a place below /dev");
+	if (fstat(in[1], &host))
+		return fail(f, "look at the host's node", "fstat");
+	errno = ENODEV;
+	if ((host.st_mode & S_IFMT) != r->type || (r->type != S_IFCHR && r->type != S_IFBLK) ||
+	    major(host.st_rdev) != r->major || minor(host.st_rdev) != r->minor)
+		return fail(f, "look at the host's node", "it is another device than %u:%u by now", r->major, r->minor);
+	memcpy(path, r->path, sizeof(path));
+	dir = parent_directory(in[0], path, r);
+	if (dir < 0)
+		return fail(f, "make the node", "directories of `/dev/%s`", r->path);
+	snprintf(aside, sizeof(aside), ".ctrmgr-%d-%u", getpid(), serial++);
+	mask = umask(0);
+	if (mknodat(dir, aside, r->type | r->mode, host.st_rdev)) {
+		umask(mask);
+		return fail(f, "make the node", "mknod");
+	}
+	umask(mask);
+	node = openat(dir, aside, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (node < 0 || fchownat(node, "", r->uid, r->gid, AT_EMPTY_PATH) ||
+	    syscall(SYS_renameat2, dir, aside, dir, path, 1 /* RENAME_NOREPLACE */)) {
+		fail(f, errno == EEXIST ? "name the node" : "make the node", "`/dev/%s`", r->path);
+		unlinkat(dir, aside, 0);
+		return -1;
+	}
+	out[0] = take_fd(&node);
+	return 0;
+}
+
+static int chmod_inode(int inode, mode_t mode)
+{
+	char path[40];
+
+	if (!syscall(SYS_fchmodat2, inode, "", mode, AT_EMPTY_PATH))
+		return 0;
+	if (errno != ENOSYS)
+		return -1;
+	/* before 6.6: only where the caller sees a /proc of its own pid namespace */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", inode);
+	return chmod(path, mode);
+}
+
+int priv_revoke(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct priv_revoke *r = request;
+	struct stat kept, named;
+	OWNED int dir = -1;
+	char path[PRIV_PATH], *slash;
+	const char *name;
+
+	(void)count, (void)out;
+	errno = EINVAL;
+	if (!relative(r->path, sizeof(r->path)) || !on_tmpfs(in[0]) || !on_tmpfs(in[1]))
+		return fail(f, "revoke the node", "not a node of /dev");
+	/* The inode, not a name: this reaches hard links and bind mounts too, and whoever opens /proc/self/fd again.
+	 * chmod first: after the chown a set-uid bit would be gone anyway, but a reader between the two must not win. */
+	if (fchownat(in[1], "", r->uid, r->gid, AT_EMPTY_PATH) || chmod_inode(in[1], 0) || fstat(in[1], &kept))
+		return fail(f, "revoke the node", "`/dev/%s`", r->path);
+	memcpy(path, r->path, sizeof(path));
+	slash = strrchr(path, '/');
+	name = slash ? slash + 1 : path;
+	if (slash)
+		*slash = '\0';
+	dir = slash ? sys_openat2(in[0], path, O_RDONLY | O_DIRECTORY, IN_DEV) : fcntl(in[0], F_DUPFD_CLOEXEC, 3);
+	/* container root may have moved it away and put something else there: then it is not ours to remove */
+	if (dir >= 0 && !fstatat(dir, name, &named, AT_SYMLINK_NOFOLLOW) && named.st_ino == kept.st_ino &&
+	    named.st_dev == kept.st_dev && unlinkat(dir, name, 0))
+		return fail(f, "remove the node", "`/dev/%s`", r->path);
+	return 0;
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * The instance's root: layers, overlay and what the kernel provides. */
+#include "priv.h"
+
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <termios.h>
+
+#define SECBIT_KEEP_FS_CAPS (1 << 2) /* SECBIT_NO_SETUID_FIXUP: changing fsuid keeps the capabilities */
+#define INSIDE (RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)
+#define PSEUDO (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC)
+
+int priv_layer(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct priv_layer *r = request;
+	OWNED int mount = sys_open_tree(in[0], "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+	struct mount_attr attr = {.attr_set = MOUNT_ATTR_NODEV | (r->read_only ? MOUNT_ATTR_RDONLY : 0)};
+
+	if (mount < 0)
+		return fail(f, "clone a layer", "open_tree");
+	if (count > 1 && in[1] >= 0) {
+		attr.attr_set |= MOUNT_ATTR_IDMAP;
+		attr.userns_fd = (uint64_t)in[1];
+	}
+	if (sys_mount_setattr(mount, "", AT_EMPTY_PATH, &attr))
+		return fail(f, "idmap a layer", "this kernel or filesystem cannot idmap it");
+	out[0] = take_fd(&mount);
+	return 0;
+}
+
+/* Kernels before 6.13 take no descriptors: the layers are attached in the caller's mount namespace, on a
+ * tmpfs that goes away with the old root, and named by relative paths. */
+static int overlay_by_paths(int context, int place, int upper, const int layer[], int layers, struct failure *f)
+{
+	char name[16], lower[PRIV_FDS * 6] = "";
+	OWNED int tmpfs = sys_fsopen("tmpfs"), mount = -1;
+
+	if (tmpfs < 0 || sys_fsconfig(tmpfs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) ||
+	    (mount = sys_fsmount(tmpfs, PSEUDO)) < 0 ||
+	    sys_move_mount(mount, "", place, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) || fchdir(mount))
+		return fail(f, "make room for the layers", "tmpfs");
+	for (int i = -1; i < layers; i++) {
+		snprintf(name, sizeof(name), i < 0 ? "u" : "%d", i);
+		if (mkdirat(mount, name, 0755) ||
+		    sys_move_mount(i < 0 ? upper : layer[i], "", mount, name, MOVE_MOUNT_F_EMPTY_PATH))
+			return fail(f, "attach a layer", "`%s`", name);
+		if (i >= 0) {
+			strcat(lower, i ? ":" : "");
+			strcat(lower, name);
+		}
+	}
+	if (sys_fsconfig(context, FSCONFIG_SET_STRING, "lowerdir", lower, 0) ||
+	    sys_fsconfig(context, FSCONFIG_SET_STRING, "upperdir", "u/upper", 0) ||
+	    sys_fsconfig(context, FSCONFIG_SET_STRING, "workdir", "u/work", 0))
+		return fail(f, "stack the layers", "by path");
+	return 0;
+}
+
+static int overlay_by_descriptors(int context, int upper, int work, const int layer[], int layers)
+{
+	for (int i = 0; i < layers; i++)
+		if (sys_fsconfig(context, FSCONFIG_SET_FD, "lowerdir+", NULL, layer[i]))
+			return -1;
+	return sys_fsconfig(context, FSCONFIG_SET_FD, "upperdir", NULL, upper) ||
+			       sys_fsconfig(context, FSCONFIG_SET_FD, "workdir", NULL, work)
+		       ? -1
+		       : 0;
+}
+
+static void context_says(int context, char *text, size_t size)
+{
+	ssize_t length = read(context, text, size - 1);
+
+	text[length > 0 ? length : 0] = '\0';
+}
+
+int priv_overlay(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct priv_overlay *r = request;
+	OWNED int context = sys_fsopen("overlay"), upper = -1, work = -1, mount = -1;
+	struct statfs s;
+	char said[160];
+	int failed;
+
+	if (context < 0)
+		return fail(f, "mount the root", "this kernel has no overlay filesystem");
+	sys_fsconfig(context, FSCONFIG_SET_STRING, "source", "ctrmgr", 0);
+	upper = openat(in[1], "upper", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	work = openat(in[1], "work", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (upper < 0 || work < 0)
+		return fail(f, "open the instance's own layer", "`upper` or `work`");
+	if (overlay_by_descriptors(context, upper, work, in + 2, count - 2)) {
+		if (errno != EINVAL && errno != EOPNOTSUPP)
+			return fail(f, "stack the layers", "by descriptor");
+		close_fd(&context);
+		context = sys_fsopen("overlay");
+		sys_fsconfig(context, FSCONFIG_SET_STRING, "source", "ctrmgr", 0);
+		if (overlay_by_paths(context, in[0], in[1], in + 2, count - 2, f))
+			return -1;
+	}
+	/* overlay remembers who mounts it and acts as him: with ids that the layers do not map it would come up
+	 * read-only, without any error */
+	prctl(PR_SET_SECUREBITS, SECBIT_KEEP_FS_CAPS);
+	priv_fs_ids(r->uid, r->gid);
+	failed = sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
+	priv_fs_ids(0, 0);
+	if (failed) {
+		int error = errno;
+
+		context_says(context, said, sizeof(said));
+		errno = error;
+		return fail(f, "mount the root", "%s", said[0] ? said : "overlay");
+	}
+	mount = sys_fsmount(context, MOUNT_ATTR_NODEV);
+	if (mount < 0 || fstatfs(mount, &s))
+		return fail(f, "mount the root", "fsmount");
+	errno = EROFS;
+	if (s.f_flags & ST_RDONLY)
+		return fail(f, "mount the root", "overlay came up read-only");
+	out[0] = take_fd(&mount);
+	return 0;
+}
+
+/* Opens (and makes, where it is missing) a directory to mount on. */
+static int mount_point(int root, const char *path, const struct priv_kernel_mounts *r)
+{
+	int fd = sys_openat2(root, path, O_PATH | O_DIRECTORY, INSIDE);
+
+	if (fd < 0 && errno == ENOENT && !strchr(path, '/')) {
+		priv_fs_ids(r->uid, r->gid);
+		mkdirat(root, path, 0755);
+		priv_fs_ids(0, 0);
+		fd = sys_openat2(root, path, O_PATH | O_DIRECTORY, INSIDE);
+	}
+	return fd;
+}
+
+static int mount_pseudo(int root, const char *type, const char *path, const char *const options[], unsigned attributes,
+			const struct priv_kernel_mounts *r, struct failure *f)
+{
+	OWNED int context = -1, mount = -1, point = mount_point(root, path, r);
+
+	if (point < 0)
+		return fail(f, "mount", "`/%s` in the image is no directory", path);
+	context = sys_fsopen(type);
+	if (context < 0)
+		return fail(f, "mount", "this kernel has no %s", type);
+	sys_fsconfig(context, FSCONFIG_SET_STRING, "source", type, 0);
+	for (; options && options[0]; options += 2)
+		if (sys_fsconfig(context, FSCONFIG_SET_STRING, options[0], options[1], 0))
+			return fail(f, "mount", "%s: option `%s`", type, options[0]);
+	if (sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) || (mount = sys_fsmount(context, attributes)) < 0 ||
+	    sys_move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
+		return fail(f, "mount", "%s on `/%s`", type, path);
+	return 0;
+}
+
+static int bind_host_sys(int root, int sys, const struct priv_kernel_mounts *r, struct failure *f)
+{
+	struct mount_attr attr = {.attr_set = PSEUDO | MOUNT_ATTR_RDONLY};
+	OWNED int point = mount_point(root, "sys", r), mount = -1;
+
+	mount = sys_open_tree(sys, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+	if (point < 0 || mount < 0 || sys_mount_setattr(mount, "", AT_EMPTY_PATH, &attr) ||
+	    sys_move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
+		return fail(f, "bind the host's /sys", "read-only, for the host's network");
+	return 0;
+}
+
+int priv_kernel_mounts(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct priv_kernel_mounts *r = request;
+	char uid[12], gid[12], tty[12];
+	const char *const pts[] = {"newinstance", "", "ptmxmode", "0666", "mode", "0620", "gid", tty, NULL, NULL};
+	const char *const shm[] = {"mode", "1777", "uid", uid, "gid", gid, NULL, NULL};
+	int root = in[0];
+
+	(void)out;
+	snprintf(uid, sizeof(uid), "%u", r->uid);
+	snprintf(gid, sizeof(gid), "%u", r->gid);
+	snprintf(tty, sizeof(tty), "%u", r->tty_gid);
+	if (mount_pseudo(root, "proc", "proc", NULL, PSEUDO, r, f))
+		return -1;
+	if (count > 1 && r->host_network ? bind_host_sys(root, in[1], r, f)
+					 : mount_pseudo(root, "sysfs", "sys", NULL, PSEUDO, r, f))
+		return -1;
+	if (r->cgroup && !r->host_network && mount_pseudo(root, "cgroup2", "sys/fs/cgroup", NULL, PSEUDO, r, f))
+		return -1;
+	/* devpts' newinstance is always so since 4.7; naming it would be an error here */
+	if (mount_pseudo(root, "devpts", "dev/pts", pts + 2, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, r, f))
+		return -1;
+	if (mount_pseudo(root, "tmpfs", "dev/shm", shm, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, r, f))
+		return -1;
+	return mount_pseudo(root, "mqueue", "dev/mqueue", NULL, PSEUDO, r, f);
+}
+
+/* A clone of the (read-only) thing at `at`, mounted over `target`. */
+static int cover(int from, const char *at, int target, uint64_t attributes, unsigned flags)
+{
+	struct mount_attr attr = {.attr_set = attributes};
+	OWNED int mount = sys_open_tree(from, at, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags);
+
+	return mount < 0 || sys_mount_setattr(mount, "", AT_EMPTY_PATH, &attr) ||
+			       sys_move_mount(mount, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH)
+		       ? -1
+		       : 0;
+}
+
+int priv_mask(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct priv_mask *r = request;
+	OWNED int target = -1;
+	struct stat s;
+	int failed;
+
+	(void)count, (void)out;
+	errno = EINVAL;
+	if (!memchr(r->path, 0, sizeof(r->path)) || (strncmp(r->path, "proc/", 5) && strncmp(r->path, "sys/", 4)))
+		return fail(f, "mask a path", "it is not below /proc or /sys");
+	target = sys_openat2(in[0], r->path, O_PATH, INSIDE);
+	if (target < 0)
+		return errno == ENOENT ? 0 : fail(f, "mask a path", "`/%s`", r->path);
+	if (fstat(target, &s))
+		return fail(f, "mask a path", "`/%s`", r->path);
+	if (r->read_only)
+		failed = cover(target, "", target, PSEUDO | MOUNT_ATTR_RDONLY, AT_EMPTY_PATH);
+	else if (S_ISDIR(s.st_mode))
+		failed = cover(in[1], ".ctrmgr-empty", target, PSEUDO | MOUNT_ATTR_RDONLY, 0);
+	else
+		failed = cover(in[1], "null", target, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY, 0);
+	return failed ? fail(f, "mask a path", "`/%s`", r->path) : 0;
+}
+
+int priv_console(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct priv_console *r = request;
+	OWNED int master = -1, slave = -1, point = -1;
+	struct statfs s;
+	char path[24];
+	int zero = 0;
+	unsigned pty = 0;
+
+	(void)count;
+	priv_fs_ids(r->uid, r->gid);
+	master = sys_openat2(in[0], "dev/pts/ptmx", O_RDWR | O_NOCTTY, INSIDE);
+	priv_fs_ids(0, 0);
+	if (master < 0 || fstatfs(master, &s) || s.f_type != DEVPTS_SUPER_MAGIC || ioctl(master, TIOCSPTLCK, &zero) ||
+	    ioctl(master, TIOCGPTN, &pty) ||
+	    (slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0)
+		return fail(f, "make the console", "a pty of /dev/pts");
+	if (fchown(slave, r->uid, r->gid))
+		return fail(f, "make the console", "chown");
+	snprintf(path, sizeof(path), "dev/pts/%u", pty);
+	point = openat(in[1], "console", O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (point < 0 || cover(in[0], path, point, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, 0))
+		return fail(f, "make the console", "`/dev/console`");
+	out[0] = take_fd(&master);
+	out[1] = take_fd(&slave);
+	return 0;
+}
