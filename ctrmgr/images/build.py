@@ -112,7 +112,7 @@ def _lines(data: bytes) -> list[str]:
 
 
 def _sources(distribution: Distribution, name: str, suite: str) -> list[str]:
-    """apt source lines for `suite` on the mirrors that this machine uses; none, and mmdebstrap takes its own defaults."""
+    """apt source lines for `suite` on this machine's mirrors; none, and mmdebstrap takes its own defaults."""
     keyring = f"{KEYRINGS}/{distribution.keyring}.gpg"
     if name == "ubuntu" and not os.path.exists(f"{KEYRINGS}/ubuntu-archive-keyring.gpg"):
         raise HostError("the keys of Ubuntu's archive are missing", hint="install the package `ubuntu-keyring`")

@@ -11,7 +11,7 @@ from ctrmgr.images import elf
 
 
 def describe(staging: str, result: dict[str, str], source: str, description: str) -> dict[str, str]:
-    """The image's metadata, of what was found in it and what its metadata.yaml says. Raises UnsupportedError, SpecError."""
+    """The metadata, of what was found and what metadata.yaml says. Raises UnsupportedError, SpecError."""
     properties = lxd_metadata(staging + "/metadata.yaml")
     machine = elf.canonical(result.get("architecture") or properties.get("architecture", "") or os.uname().machine)
     if not elf.runs_here(machine):

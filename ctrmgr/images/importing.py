@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bring an image into the store: from a directory, from one archive, or from LXD's pair of metadata and root filesystem.
+"""Bring an image into the store: from a directory, an archive, or LXD's pair of metadata and root filesystem.
 
 The fingerprint is the SHA-256 of the file, of both files one after the other, or of a directory's canonical tar stream.
 """
@@ -49,7 +49,7 @@ def import_image(
     """Import one directory or archive, or a metadata tarball and its root filesystem (in this order).
 
     Returns the image and whether it is new. `fingerprint`, when given, must be the image's (or begin it).
-    Raises SpecError (corrupt, hostile or unknown archive), ConflictError (another fingerprint), NotFoundError, HostError.
+    Raises SpecError (corrupt, hostile, unknown archive), ConflictError (other fingerprint), NotFoundError, HostError.
     """
     if alias:
         store.check_alias(alias)

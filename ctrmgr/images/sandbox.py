@@ -38,8 +38,9 @@ Result = dict[str, str]
 class Sandbox:
     """A running task. `wait()` returns what it returned, or raises what it raised.
 
-    `fds` stay open inside, every other descriptor but the standard three is closed there. `tools` are host directories or
-    files that stay visible, read-only, at `/NAME` (`{"usr": "/usr"}`); the staging directory is then `/image`, else `/`.
+    `fds` stay open inside, every other descriptor but the standard three is closed there. `tools` are directories
+    or files of the host that are seen, read-only, at `/NAME` (`{"usr": "/usr"}`); the staging directory is then
+    `/image`, else `/`.
     Raises HostError when the host cannot make the namespaces.
     """
 
@@ -61,12 +62,15 @@ class Sandbox:
         self._go = go_write
 
     def wait(self, tick: Callable[[], None] | None = None) -> Result:
-        """Let it run, to its end; `tick` is called ten times a second. Raises what the task raised; HostError when it died."""
+        """Let it run to its end; `tick` is called ten times a second.
+
+        Raises what the task raised; HostError when it died.
+        """
         reply = b""
         try:
             if os.read(self._result, 1) == b"u":
                 self._map_ids()
-            os.close(self._go)
+            self._close_go()
             while True:
                 if tick and not select.select([self._result], [], [], 0.1)[0]:
                     tick()
@@ -80,9 +84,15 @@ class Sandbox:
             os.waitpid(self.pid, 0)
             raise
         finally:
+            self._close_go()
             os.close(self._result)
         _, status = os.waitpid(self.pid, 0)
         return _answer(reply, status)
+
+    def _close_go(self) -> None:
+        if self._go >= 0:
+            os.close(self._go)
+            self._go = -1
 
     def _map_ids(self) -> None:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images come and go by a rename: `.new-…` is being filled, `.del-…` is being removed, and whoever does it holds its lock.
+"""Images come and go by a rename: `.new-…` is being filled, `.del-…` removed, by who holds its lock.
 
 A directory of those names without a lock is what a killed command left; the next one that works on images removes it.
 """

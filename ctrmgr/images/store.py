@@ -57,7 +57,7 @@ def make_dirs() -> None:
 def find(ref: str) -> Image:
     """The image that an alias, a fingerprint or a unique prefix of one names; `builtin:busybox` is made when missing.
 
-    Raises NotFoundError (the nearest alias is its hint), SpecError for an ambiguous prefix, CtrmgrError for a broken image.
+    Raises NotFoundError (hint: the nearest alias), SpecError (ambiguous prefix), CtrmgrError (broken image).
     """
     target = alias_target(ref)
     if target is not None:

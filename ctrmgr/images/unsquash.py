@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""squashfs images, by the distribution's unsquashfs: run in the sandbox, with the host's /usr to read and the image to write.
+"""squashfs images, by the host's unsquashfs: in the sandbox, with /usr to read and the image to write.
 
 The kernel's own squashfs is not used: it would parse a stranger's filesystem with all its powers.
 """
