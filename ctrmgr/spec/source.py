@@ -39,7 +39,11 @@ def parse(name: str, text: str) -> Document:
     if len(text) > SIZE_MAX:
         raise SpecError(f"`{name}` is larger than {SIZE_MAX} bytes", hint="is this a profile?")
     try:
-        # The C loader's marks are the same, but BaseLoader has no types to guess: what people write is what they get.
+        # An alias is expanded by whoever walks the tree: nine of them in nine levels would be for ever.
+        for event in yaml.parse(text, Loader=yaml.BaseLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise SpecError(f"`{name}`, line {event.start_mark.line + 1}: anchors and aliases are not taken")
+        # No types are guessed: what people write is what they get.
         node = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1

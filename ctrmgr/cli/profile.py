@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`ctrmgr profile …`: the YAML files that instances are made from."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ctrmgr import state
+from ctrmgr.cli.command import Argument, Command
+from ctrmgr.errors import ConflictError, CtrmgrError, SpecError
+from ctrmgr.plan import folders
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctrmgr.cli.command import Args
+
+EMPTY = "# SPDX-License-Identifier: CC0-1.0\nname: {}\ndescription: ''\nconfig: {{}}\ndevices: {{}}\n"
+
+
+def _talk(args: Args, text: str) -> None:
+    if not args.flag("quiet"):
+        print(text, file=sys.stderr)
+
+
+def _own(name: str) -> str:
+    """The file in the folder that we write to."""
+    from ctrmgr.spec.profile import check_name
+
+    return f"{folders.search()[-1]}/{check_name(name)}.yaml"
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except UnicodeDecodeError:
+        raise SpecError(f"`{path}` is not UTF-8") from None
+    except OSError as error:
+        raise CtrmgrError(f"`{path}` cannot be read: {error.strerror}") from error
+
+
+def _validate(name: str, text: str) -> None:
+    from ctrmgr.spec import profile, source
+
+    profile.validate(source.parse(name, text))
+
+
+def _write(args: Args, path: str, text: str) -> None:
+    if args.flag("dry-run"):
+        print(text, end="")
+        return
+    state.make_dir(os.path.dirname(path), 0o755)
+    state.write_file(path, text.encode())
+
+
+def profile_list(args: Args) -> None:
+    from ctrmgr.cli import table
+    from ctrmgr.spec import profile
+
+    rows: list[dict[str, object]] = []
+    for name, path in folders.names():
+        try:
+            description = profile.load(path).description
+        except SpecError as error:
+            description = f"(wrong: {error.message})"
+        rows.append({"name": name, "description": description, "file": path})
+    table.print_rows(("name", "description", "file"), rows, args.one("format", "table"))
+
+
+def profile_show(args: Args) -> None:
+    from ctrmgr.plan.compile import find
+
+    print(_read(find(args.positional[0])), end="")
+
+
+def profile_create(args: Args) -> None:
+    """An empty profile, or (standard input is not a terminal) the one that is read from it."""
+    name = args.positional[0]
+    path = _own(name)
+    if os.path.exists(path):
+        raise ConflictError(f"profile `{name}` exists", hint=f"`ctrmgr profile edit {name}`")
+    text = EMPTY.format(name)
+    if len(args.positional) > 1:
+        text = sys.stdin.read() if args.positional[1] == "-" else _read(args.positional[1])
+        _validate(args.positional[1], text)
+    _write(args, path, text)
+    _talk(args, f"made profile `{name}`: {path}")
+
+
+def profile_edit(args: Args) -> None:
+    from ctrmgr.cli.edit import edit
+    from ctrmgr.plan.compile import find
+
+    name = args.positional[0]
+    result = edit(_read(find(name)), name, _validate)
+    if result is None:
+        _talk(args, "nothing was changed")
+        return
+    _write(args, _own(name), result[0])
+    _talk(args, f"wrote {_own(name)}; new instances use it, others keep the plan that they have")
+
+
+def profile_copy(args: Args) -> None:
+    from ctrmgr.plan.compile import find
+
+    old, new = args.positional
+    if folders.find(new):
+        raise ConflictError(f"profile `{new}` exists")
+    text = _read(find(old))
+    lines = [f"name: {new}\n" if line.startswith("name:") else line for line in text.splitlines(keepends=True)]
+    _write(args, _own(new), "".join(lines))
+    _talk(args, f"copied profile `{old}` to `{new}`: {_own(new)}")
+
+
+def profile_delete(args: Args) -> None:
+    from ctrmgr.plan.compile import find
+
+    for name in args.positional:
+        path, own = find(name), _own(name)
+        if path != own:
+            raise ConflictError(
+                f"profile `{name}` is not yours to delete: `{path}`", hint="one of your own with its name hides it"
+            )
+        if args.flag("dry-run"):
+            print(f"remove {own}")
+            continue
+        try:
+            os.unlink(own)
+        except OSError as error:
+            raise state.unwritable(own, error) from error
+        _talk(args, f"deleted profile `{name}`")
+
+
+def profile_validate(args: Args) -> None:
+    """Names of profiles, or files (whatever has a slash or ends in .yaml)."""
+    from ctrmgr.plan.compile import find
+
+    for name in args.positional or [name for name, _ in folders.names()]:
+        path = name if "/" in name or name.endswith((".yaml", ".yml")) else find(name)
+        _validate(path, _read(path))
+        _talk(args, f"`{name}` is valid")
+
+
+PROFILE = Argument("PROFILE", "its name", complete="profile")
+COMMANDS = (
+    Command("profile list", "profiles, and the file of each", profile_list),
+    Command("profile show", "a profile's text", profile_show, arguments=(PROFILE,)),
+    Command(
+        "profile create",
+        "make a profile, empty or from a file",
+        profile_create,
+        arguments=(
+            Argument("PROFILE", "its name"),
+            Argument("FILE", "YAML; `-` is standard input", required=False, complete="file"),
+        ),
+    ),
+    Command("profile edit", "change a profile in $EDITOR", profile_edit, arguments=(PROFILE,)),
+    Command("profile copy", "copy a profile", profile_copy, arguments=(PROFILE, Argument("NEW", "the copy's name"))),
+    Command(
+        "profile delete",
+        "delete profiles of your own",
+        profile_delete,
+        arguments=(Argument("PROFILE", "their names", repeat=True, complete="profile"),),
+    ),
+    Command(
+        "profile validate",
+        "check profiles by name, or YAML files",
+        profile_validate,
+        arguments=(
+            Argument("PROFILE", "names or files; all when none", required=False, repeat=True, complete="profile"),
+        ),
+    ),
+)
