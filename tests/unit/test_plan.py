@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -220,7 +221,7 @@ def test_free_ranges_meet_nothing(taken: list[tuple[int, int]], size: int) -> No
     for base in found:
         assert any(first <= base and base + size <= first + count for first, count in ranges)
         assert not any(base < used + count and used < base + size for used, count in taken)
-    assert all(b - a >= size for a, b in zip(found, found[1:], strict=False))
+    assert all(b - a >= size for a, b in itertools.pairwise(found))
 
 
 def test_subid_files(tmp_path: Path) -> None:
