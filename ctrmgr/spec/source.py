@@ -42,7 +42,8 @@ def parse(name: str, text: str) -> Document:
         # An alias is expanded by whoever walks the tree: nine of them in nine levels would be for ever.
         for event in yaml.parse(text, Loader=yaml.BaseLoader):
             if isinstance(event, yaml.AliasEvent):
-                raise SpecError(f"`{name}`, line {event.start_mark.line + 1}: anchors and aliases are not taken")
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise SpecError(f"`{name}`, line {line}: anchors and aliases are not taken")
         # No types are guessed: what people write is what they get.
         node = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`profile …` and `config …`: what is written, and that nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ctrmgr import state
+from ctrmgr.cli import config, profile
+from ctrmgr.cli.command import Command, parse
+from ctrmgr.errors import ConflictError, NotFoundError, SpecError
+from ctrmgr.host import subid
+from ctrmgr.plan import compile, instance
+
+COMMANDS: dict[str, Command] = {command.name: command for command in (*config.COMMANDS, *profile.COMMANDS)}
+FINGERPRINT = "ab" * 32
+
+
+def run(name: str, *words: str) -> None:
+    COMMANDS[name].run(parse(COMMANDS[name], list(words)))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("STATE", "RUN", "CONFIG"):
+        monkeypatch.setenv(f"CTRMGR_{name}_DIR", str(tmp_path / name))
+    libexec = tmp_path / "libexec"
+    libexec.mkdir()
+    (libexec / "ctrmgr-seccomp").write_text("#!/bin/sh\ncat >/dev/null; head -c 8 /dev/zero\n")
+    (libexec / "ctrmgr-seccomp").chmod(0o755)
+    (libexec / "default.policy").write_text("default allow\narch compat\n")
+    monkeypatch.setenv("CTRMGR_LIBEXEC", str(libexec))
+    monkeypatch.setattr(subid, "mine", lambda: ((100000, 65536 * 3),))
+    return tmp_path
+
+
+@pytest.fixture
+def c1(place: Path) -> Path:
+    from ctrmgr.images import store
+
+    image = place / "STATE/images" / FINGERPRINT
+    (image / "rootfs").mkdir(parents=True)
+    state.write_flat(str(image / "metadata"), [["init", "builtin"], ["halt-signal", "15"]])
+    folder = place / "STATE/instances/c1"
+    folder.mkdir(parents=True)
+    rows = compile.compile_template(store.load(FINGERPRINT), ["default"], {}, {})
+    claims = instance.claim(instance.needs(rows), "c1")
+    state.write_flat(str(folder / "plan"), instance.fill(rows, name="c1", claims=claims))
+    state.write_flat(str(folder / "config"), [["image", FINGERPRINT, "x"], ["profile", "default"], ["created", "1"]])
+    return folder
+
+
+def test_set_get_unset(c1: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("config set", "c1", "security.nesting=yes", "user.a=b=c")
+    assert ["nesting", "1"] in state.read_flat(f"{c1}/plan")
+    assert ["created", "1"] in state.read_flat(f"{c1}/config")
+    run("config get", "c1", "user.a")
+    assert capsys.readouterr().out == "b=c\n"
+    run("config unset", "c1", "security.nesting")
+    assert ["nesting", "0"] in state.read_flat(f"{c1}/plan")
+    with pytest.raises(NotFoundError, match="not set"):
+        run("config unset", "c1", "security.nesting")
+
+
+@pytest.mark.parametrize(
+    "pair", ["limits.memry=1", "limits.memory=1X", "security.privileged=true", "security.idmap.size=100000", "x"]
+)
+def test_what_is_refused_changes_nothing(c1: Path, pair: str) -> None:
+    before = {path.name: path.read_bytes() for path in c1.iterdir()}
+    with pytest.raises(Exception, match=r"`"):
+        run("config set", "c1", pair)
+    assert {path.name: path.read_bytes() for path in c1.iterdir()} == before
+
+
+def editor(place: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    path = place / "editor"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(path))
+
+
+def test_edit(c1: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    editor(place, monkeypatch, "printf 'config: {security.nesting: true}\\n' >\"$1\"")
+    run("config edit", "c1")
+    assert ["config", "security.nesting", "true"] in state.read_flat(f"{c1}/config")
+
+
+def test_edit_of_broken_yaml_loses_nothing(c1: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    editor(place, monkeypatch, "echo 'config: {precious' >\"$1\"")
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))
+    before = (c1 / "config").read_bytes()
+    with pytest.raises(SpecError, match="not YAML") as caught:
+        run("config edit", "c1")
+    assert caught.value.hint is not None
+    kept = Path(caught.value.hint.split("`")[1])
+    assert kept.read_text() == "config: {precious\n"
+    kept.unlink()
+    assert (c1 / "config").read_bytes() == before
+
+
+def test_edit_does_not_overwrite_what_others_changed(c1: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    editor(place, monkeypatch, f"printf 'config\\tuser.b\\tc\\n' >>{c1}/config; echo 'config: {{user.a: b}}' >\"$1\"")
+    with pytest.raises(ConflictError, match="another command"):
+        run("config edit", "c1")
+    assert (c1 / "edit.yaml").read_text() == "config: {user.a: b}\n"
+    assert ["config", "user.b", "c"] in state.read_flat(f"{c1}/config")
+
+
+def test_corrupt_instance_file_is_named(c1: Path) -> None:
+    (c1 / "config").write_text("config\tx\n")
+    with pytest.raises(Exception, match=r"config` is corrupt: line 1"):
+        run("config show", "c1")
+
+
+def test_profile_create_copy_delete(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("profile create", "mine")
+    with pytest.raises(ConflictError):
+        run("profile create", "mine")
+    run("profile copy", "default", "other")
+    run("profile show", "other")
+    assert "name: other\n" in capsys.readouterr().out
+    run("profile validate", "mine", "other")
+    run("profile delete", "mine")
+    with pytest.raises(NotFoundError):
+        run("profile show", "mine")
+    with pytest.raises(ConflictError, match="not yours"):
+        run("profile delete", "default")
+    run("profile list", "--format", "json")
+    assert '"other"' in capsys.readouterr().out
