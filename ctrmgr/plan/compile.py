@@ -46,6 +46,8 @@ READONLY = (
 
 APPARMOR = "ctrmgr-instance"
 CONSOLE_SIZE = 1 << 20
+ROOM = {"device": (64, "devices"), "env": (127, "variables of the environment"), "rlimit": (16, "resource limits")}
+"""Row → how many of it the monitor has room for (`native_helpers/plan.h`), and what people call them."""
 
 
 def compile_template(
@@ -106,6 +108,10 @@ def build(
     rows += _devices(device_rows)
     rows.append(["restart", "on-failure" if values.is_true(config.get("boot.autorestart")) else "no"])
     rows.append(["console-size", str(CONSOLE_SIZE)])
+    for word, (most, what) in ROOM.items():
+        count = sum(row[0] == word for row in rows)
+        if count > most:
+            raise SpecError(f"{count} {what} are too many", hint=f"an instance has at most {most}")
     return rows
 
 
@@ -129,6 +135,8 @@ def _network(rows: Sequence[list[str]]) -> list[list[str]]:
     for name in names:
         if names.count(name) > 1:
             raise SpecError(f"two nic devices are called `{name}` inside", hint="give one another `name`")
+    if len(links) > 1:
+        raise UnsupportedError("an instance has one link to a bridge for now", hint=f"take {names[1]} out")
     return [["net", modes[0] if modes else "none"], *links]
 
 

@@ -9,8 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-EXTENTS_MAX = 340
-"""Rows that the kernel takes in one map."""
+EXTENTS_MAX = 32
+"""Rows of one map that the monitor has room for (`native_helpers/plan.h`); the kernel would take 340."""
 
 
 def build(size: int, base: int, raw: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -32,7 +32,7 @@ def build(size: int, base: int, raw: Iterable[tuple[int, int, int]]) -> list[tup
         rows.append((begin, base + begin, size - begin))
     check_outside(holes, base, size)
     if len(rows) > EXTENTS_MAX:
-        raise SpecError(f"`raw.idmap` makes {len(rows)} extents", hint=f"the kernel takes {EXTENTS_MAX}")
+        raise SpecError(f"`raw.idmap` makes {len(rows)} extents", hint=f"at most {EXTENTS_MAX} are taken")
     return rows
 
 

@@ -172,6 +172,19 @@ def test_device_row_and_clash(tmp_path: Path) -> None:
         build(tmp_path, {}, {"f": fuse, "g": fuse})
 
 
+def test_no_more_than_the_monitor_has_room_for(tmp_path: Path) -> None:
+    """The numbers are those of the C code."""
+    header = (Path(__file__).resolve().parents[2] / "native_helpers/plan.h").read_text()
+    assert f"#define PLAN_DEVICES {compile.ROOM['device'][0]}\n" in header
+    assert f"#define PLAN_WORDS {compile.ROOM['env'][0] + 1}\n" in header
+    assert f"#define PLAN_MAPS {idmap.EXTENTS_MAX}\n" in header
+    many = {f"d{n}": {"type": "unix-char", "source": f"/dev/x{n}"} for n in range(65)}
+    with pytest.raises(SpecError, match="65 devices"):
+        build(tmp_path, {}, many)
+    with pytest.raises(SpecError, match="extents"):
+        idmap.build(65536, 100000, [(n * 2 + 1, 1 + n * 2, 1) for n in range(20)])
+
+
 def test_network_modes(tmp_path: Path) -> None:
     assert ["net", "none"] in build(tmp_path, {})
     host = {"type": "nic", "nictype": "host"}
@@ -181,6 +194,8 @@ def test_network_modes(tmp_path: Path) -> None:
         build(tmp_path, {}, {"a": host, "b": bridge})
     with pytest.raises(SpecError, match="two nic devices"):
         build(tmp_path, {}, {"a": bridge, "b": bridge})
+    with pytest.raises(UnsupportedError, match="one link"):
+        build(tmp_path, {}, {"a": bridge, "b": {**bridge, "name": "eth1"}})
     with pytest.raises(SpecError, match="network"):
         build(tmp_path, {}, {"a": {"type": "nic"}})
 
