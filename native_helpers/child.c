@@ -113,7 +113,7 @@ _Noreturn void child_main(struct child *c)
 	if (setsid() < 0 || ioctl(slave, TIOCSCTTY, 0) || dup2(slave, 0) < 0 || dup2(slave, 1) < 0 || dup2(slave, 2) < 0)
 		give_up(c, "open the console", "dup2");
 	proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	error = proc < 0 ? -errno : confine_self(&p->confinement, proc, &step);
+	error = proc < 0 ? -errno : confine_inside(&p->confinement, proc, &step);
 	if (error) {
 		errno = -error;
 		give_up(c, "confine init", step);

@@ -33,7 +33,7 @@ static void put_veth(struct netlink *n, int netns, const struct net_link *link, 
 	inside = netlink_nest(n, VETH_INFO_PEER);
 	peer = netlink_space(n, sizeof(*peer));
 	peer->ifi_index = NET_LINK_INDEX;
-	peer->ifi_flags = peer->ifi_change = IFF_UP;
+	/* not up yet: veth refuses that (ENOTCONN) until both ends know each other */
 	netlink_put_string(n, IFLA_IFNAME, link->inside);
 	netlink_put(n, IFLA_ADDRESS, link->mac, sizeof(link->mac));
 	netlink_put_u32(n, IFLA_NET_NS_FD, netns);
@@ -103,6 +103,8 @@ int net_inside(const struct net_inside *inside, const char **failed)
 	if (error)
 		return error;
 	netlink_put_up(&n, "set loopback up", 1);
+	if (inside->link)
+		netlink_put_up(&n, "set the link up", NET_LINK_INDEX);
 	for (unsigned i = 0; inside->link && i < inside->addresses; i++)
 		netlink_put_address(&n, NET_LINK_INDEX, &inside->address[i], NLM_F_EXCL);
 	for (unsigned i = 0; inside->link && i < inside->gateways; i++)

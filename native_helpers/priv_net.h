@@ -27,12 +27,12 @@ struct net_inside {
 };
 
 /* Called in the host's network namespace: makes the pair in one message, one end up and enslaved to
- * the bridge, the other born in `netns`, up, with index NET_LINK_INDEX. The pair goes away by
+ * the bridge, the other born in `netns` with index NET_LINK_INDEX. The pair goes away by
  * itself with the namespace; deleting it costs up to 20 ms, so nobody does.
  * Safe to grant: it changes nothing of the host but the new link; the bridge must be a bridge; a
  * link of that name that is already there is refused, not touched. */
 int net_link(int netns, const struct net_link *link, const char **failed);
 
-/* Called in the instance's network namespace: loopback up, addresses and default routes.
+/* Called in the instance's network namespace: loopback and link up, addresses, default routes.
  * Safe to grant: it reaches only the namespace that the caller is in. */
 int net_inside(const struct net_inside *inside, const char **failed);

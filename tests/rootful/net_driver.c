@@ -21,10 +21,10 @@ static double now(void)
 	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
 }
 
-static int check(int error, const char *failed)
+static int check(int error, const char *const *failed)
 {
 	if (error)
-		printf("%s: %s\n", failed, strerror(-error));
+		printf("%s: %s\n", *failed, strerror(-error));
 	return error;
 }
 
@@ -51,8 +51,8 @@ int main(int argc, char **argv)
 	snprintf(path, sizeof(path), "/proc/%s/ns/net", argv[1]);
 	netns = open(path, O_RDONLY | O_CLOEXEC);
 	start = now();
-	if (check(net_link(netns, &link, &failed), failed) || setns(netns, CLONE_NEWNET) < 0 ||
-	    check(net_inside(&inside, &failed), failed))
+	if (check(net_link(netns, &link, &failed), &failed) || setns(netns, CLONE_NEWNET) < 0 ||
+	    check(net_inside(&inside, &failed), &failed))
 		return 1;
 	printf("%.0f\n", now() - start);
 	return 0;
