@@ -12,6 +12,8 @@ from ctrmgr.errors import SpecError
 SIZE_MAX = 1 << 20
 """Bytes. A profile is text that somebody wrote."""
 
+DEPTH_MAX = 20
+
 Path = tuple[str, ...]
 
 
@@ -39,11 +41,7 @@ def parse(name: str, text: str) -> Document:
     if len(text) > SIZE_MAX:
         raise SpecError(f"`{name}` is larger than {SIZE_MAX} bytes", hint="is this a profile?")
     try:
-        # An alias is expanded by whoever walks the tree: nine of them in nine levels would be for ever.
-        for event in yaml.parse(text, Loader=yaml.BaseLoader):
-            if isinstance(event, yaml.AliasEvent):
-                line = event.start_mark.line + 1 if event.start_mark else 1
-                raise SpecError(f"`{name}`, line {line}: anchors and aliases are not taken")
+        _bounded(name, text)
         # No types are guessed: what people write is what they get.
         node = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
@@ -53,19 +51,30 @@ def parse(name: str, text: str) -> Document:
         reason = str(error).splitlines()[0] if str(error) else "nested too deeply"
         raise SpecError(f"`{name}` is not YAML: {reason}") from None
     lines: dict[Path, int] = {}
-    return Document(name, _value(name, node, (), lines, 0), lines)
+    return Document(name, _value(name, node, (), lines), lines)
 
 
-def _value(name: str, node: yaml.Node | None, path: Path, lines: dict[Path, int], depth: int) -> Any:
+def _bounded(name: str, text: str) -> None:
+    """Raises SpecError for text whose tree would be far larger than it, or take far longer to build: an alias is expanded by
+    whoever walks the tree, and the loader's time grows with the square of the depth."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.BaseLoader):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if isinstance(event, yaml.AliasEvent):
+            raise SpecError(f"`{name}`, line {line}: anchors and aliases are not taken")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH_MAX:
+            raise SpecError(f"`{name}`, line {line}: is nested too deeply")
+
+
+def _value(name: str, node: yaml.Node | None, path: Path, lines: dict[Path, int]) -> Any:
     if node is None:
         return None
     lines.setdefault(path, node.start_mark.line + 1)
-    if depth > 20:
-        raise SpecError(f"`{name}`, line {lines[path]}: is nested too deeply")
     if isinstance(node, yaml.ScalarNode):
         return "" if node.style is None and node.value in ("null", "~", "Null", "NULL") else node.value
     if isinstance(node, yaml.SequenceNode):
-        return [_value(name, item, (*path, str(index)), lines, depth + 1) for index, item in enumerate(node.value)]
+        return [_value(name, item, (*path, str(index)), lines) for index, item in enumerate(node.value)]
     found: dict[str, Any] = {}
     for key, value in node.value:
         line = key.start_mark.line + 1
@@ -74,7 +83,7 @@ def _value(name: str, node: yaml.Node | None, path: Path, lines: dict[Path, int]
         if key.value in found:
             raise SpecError(f"`{name}`, line {line}: `{': '.join((*path, key.value))}` is there twice")
         lines[*path, key.value] = line
-        found[key.value] = _value(name, value, (*path, key.value), lines, depth + 1)
+        found[key.value] = _value(name, value, (*path, key.value), lines)
     return found
 
 
