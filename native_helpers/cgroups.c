@@ -33,7 +33,7 @@ static int open_parent(int mount, const char *cgroup, struct failure *f)
 		int next;
 
 		*slash = '\0';
-		snprintf(request.name, sizeof(request.name), "%s", name);
+		snprintf(request.name, sizeof(request.name), "%.63s", name);
 		if (PRIV_CALL(PRIV_CGROUP_CREATE, &request, &next, f, dir))
 			return -1;
 		close_fd(&dir);

@@ -31,8 +31,7 @@ static int populate(int dev, const struct priv_dev *r, struct failure *f)
 					       {"/proc/self/fd", "fd"},
 					       {"/proc/self/fd/0", "stdin"},
 					       {"/proc/self/fd/1", "stdout"},
-					       {"/proc/self/fd/2", "stderr"},
-					       {"/proc/kcore", "core"}};
+					       {"/proc/self/fd/2", "stderr"}};
 	static const char *const directories[] = {"pts", "shm", "mqueue"};
 	OWNED int console = -1;
 
@@ -40,8 +39,9 @@ static int populate(int dev, const struct priv_dev *r, struct failure *f)
 		if (mknodat(dev, nodes[i].name, S_IFCHR | 0666, makedev(nodes[i].major, nodes[i].minor)) ||
 		    fchownat(dev, nodes[i].name, r->uid, i == 5 ? r->tty_gid : r->gid, AT_SYMLINK_NOFOLLOW))
 			return fail(f, "fill /dev", "`%s`", nodes[i].name);
-	for (size_t i = 0; i < ARRAY_SIZE(links) - 1; i++)
-		if (symlinkat(links[i][0], dev, links[i][1]))
+	for (size_t i = 0; i < ARRAY_SIZE(links); i++)
+		if (symlinkat(links[i][0], dev, links[i][1]) ||
+		    fchownat(dev, links[i][1], r->uid, r->gid, AT_SYMLINK_NOFOLLOW))
 			return fail(f, "fill /dev", "`%s`", links[i][1]);
 	for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
 		if (dev_directory(dev, directories[i], r, 0755))

@@ -178,9 +178,9 @@ int priv_kernel_mounts(const void *request, const int in[], int count, int out[]
 {
 	const struct priv_kernel_mounts *r = request;
 	char uid[12], gid[12], tty[12];
-	const char *const pts[] = {"newinstance", "", "ptmxmode", "0666", "mode", "0620", "gid", tty, NULL, NULL};
+	const char *const pts[] = {"ptmxmode", "0666", "mode", "0620", "gid", tty, NULL, NULL};
 	const char *const shm[] = {"mode", "1777", "uid", uid, "gid", gid, NULL, NULL};
-	int root = in[0];
+	int root = in[0], failed;
 
 	(void)out;
 	snprintf(uid, sizeof(uid), "%u", r->uid);
@@ -193,12 +193,14 @@ int priv_kernel_mounts(const void *request, const int in[], int count, int out[]
 		return -1;
 	if (r->cgroup && !r->host_network && mount_pseudo(root, "cgroup2", "sys/fs/cgroup", NULL, PSEUDO, r, f))
 		return -1;
-	/* devpts' newinstance is always so since 4.7; naming it would be an error here */
-	if (mount_pseudo(root, "devpts", "dev/pts", pts + 2, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, r, f))
+	if (mount_pseudo(root, "devpts", "dev/pts", pts, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, r, f))
 		return -1;
 	if (mount_pseudo(root, "tmpfs", "dev/shm", shm, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, r, f))
 		return -1;
-	return mount_pseudo(root, "mqueue", "dev/mqueue", NULL, PSEUDO, r, f);
+	priv_fs_ids(r->uid, r->gid); /* mqueue's root belongs to whoever mounts it */
+	failed = mount_pseudo(root, "mqueue", "dev/mqueue", NULL, PSEUDO, r, f);
+	priv_fs_ids(0, 0);
+	return failed;
 }
 
 /* A clone of the (read-only) thing at `at`, mounted over `target`. */

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * The control socket. A client sends one request and gets one reply; none can make the monitor wait. */
+#include "monitor.h"
+
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+struct answer {
+	struct ctl_reply reply;
+	char data[sizeof(struct ctl_device) * LEASES];
+	size_t size;
+	int fds[HIERARCHIES + 3];
+	size_t fd_count;
+};
+
+int control_listen(struct monitor *m, struct failure *f)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	mode_t mask = umask(0177);
+	int failed;
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/control", FD_RUN);
+	m->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	unlinkat(FD_RUN, "control", 0); /* we hold the lock: it is a dead monitor's */
+	failed = m->listener < 0 || bind(m->listener, (struct sockaddr *)&address, sizeof(address)) ||
+		 listen(m->listener, 64);
+	umask(mask);
+	return failed ? fail(f, "make the control socket", "in the run directory") : 0;
+}
+
+static void hang_up(struct client *c)
+{
+	close_fd(&c->fd);
+	c->waits = false;
+}
+
+void control_accept(struct monitor *m)
+{
+	int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	for (size_t i = 0; fd >= 0 && i < CLIENTS; i++)
+		if (m->client[i].fd < 0) {
+			m->client[i] = (struct client){.fd = take_fd(&fd)};
+			return;
+		}
+	close_fd(&fd); /* too many at once; they see the end of the connection and may try again */
+}
+
+static void send_answer(struct client *c, struct answer *a)
+{
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(a->fds))];
+	} control = {0};
+	struct iovec part[2] = {{&a->reply, sizeof(a->reply)}, {a->data, a->size}};
+	struct msghdr message = {.msg_iov = part, .msg_iovlen = 2};
+	size_t bytes = a->fd_count * sizeof(int);
+
+	if (bytes) {
+		control.header =
+			(struct cmsghdr){.cmsg_len = CMSG_LEN(bytes), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+		memcpy(CMSG_DATA(&control.header), a->fds, bytes);
+		message.msg_control = &control;
+		message.msg_controllen = CMSG_SPACE(bytes);
+	}
+	(void)!sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void answer_failure(struct answer *a, const struct failure *f)
+{
+	a->reply.error = f->error ? f->error : EIO;
+	memcpy(a->reply.step, f->step, sizeof(a->reply.step));
+	memcpy(a->reply.detail, f->detail, sizeof(a->reply.detail));
+}
+
+static void status(struct monitor *m, struct answer *a)
+{
+	struct ctl_status s = {.monitor_pid = getpid(), .init_pid = m->init, .exit_status = m->exit_status,
+			       .started_ns = m->started_ns};
+	char events[256];
+
+	if (read_at(m->hierarchy[0].dir, "cgroup.events", events, sizeof(events)) > 0)
+		s.frozen = strstr(events, "frozen 1") != NULL;
+	memcpy(a->data, &s, sizeof(s));
+	a->size = sizeof(s);
+	a->reply.count = 1;
+}
+
+static void devices(struct monitor *m, struct answer *a)
+{
+	for (size_t i = 0; i < LEASES; i++)
+		if (m->lease[i].inode >= 0) {
+			memcpy(a->data + a->size, &m->lease[i].device, sizeof(struct ctl_device));
+			a->size += sizeof(struct ctl_device);
+			a->reply.count++;
+		}
+}
+
+static int detach(struct monitor *m, const struct ctl_request *r, struct answer *a, struct failure *f)
+{
+	struct ctl_holder *holders = (struct ctl_holder *)a->data;
+	int failed = device_detach(m, r->device.name, r->arg0, holders, &a->reply.count, f);
+
+	a->size = sizeof(*holders) * (size_t)(a->reply.count < CTL_HOLDERS_MAX ? a->reply.count : CTL_HOLDERS_MAX);
+	a->reply.value = a->reply.count; /* there may be more than fit */
+	a->reply.count = (int)(a->size / sizeof(*holders));
+	return failed;
+}
+
+/* The v1 cgroups' `cgroup.procs`, opened on each asking: they are seldom needed. */
+static void enter(struct monitor *m, struct answer *a)
+{
+	a->fds[a->fd_count++] = m->pidfd;
+	a->fds[a->fd_count++] = m->hierarchy[0].dir;
+	a->fds[a->fd_count++] = FD_PLAN;
+	for (size_t i = 0; i < m->hierarchies; i++) {
+		int fd = strcmp(m->hierarchy[i].name, "unified")
+				 ? openat(m->hierarchy[i].dir, "cgroup.procs", O_WRONLY | O_CLOEXEC)
+				 : -1;
+
+		if (fd >= 0)
+			a->fds[a->fd_count++] = fd;
+	}
+}
+
+static int limit(struct monitor *m, const struct ctl_request *r, struct failure *f)
+{
+	struct priv_cgroup_write request = {0};
+
+	snprintf(request.file, sizeof(request.file), "%.63s", r->device.path);
+	memcpy(request.value, r->value, sizeof(request.value));
+	for (size_t i = 0; i < m->hierarchies; i++) {
+		const char *at = strstr(m->hierarchy[i].name, r->device.name);
+		size_t length = strlen(r->device.name);
+
+		if (at && length && (at == m->hierarchy[i].name || at[-1] == ',') && (!at[length] || at[length] == ','))
+			return PRIV_CALL(PRIV_CGROUP_WRITE, &request, NULL, f, m->hierarchy[i].dir);
+	}
+	errno = ENODEV;
+	return fail(f, "set a limit", "the instance has no cgroup in `%.63s`", r->device.name);
+}
+
+static void begin_stop(struct monitor *m, const struct ctl_request *r)
+{
+	int64_t wait = r->arg0 > 0 ? r->arg0 : (int64_t)m->plan.stop_timeout * 1000;
+
+	m->stopping = true;
+	write_at(m->hierarchy[0].dir, "cgroup.freeze", "0"); /* a frozen init could not hear us */
+	sys_pidfd_send_signal(m->pidfd, m->plan.halt_signal);
+	m->stop_at = now_ms() + wait;
+}
+
+/* Returns whether the client is answered now, and not when the instance has ended. */
+static bool carry_out(struct monitor *m, struct client *c, const struct ctl_request *r, int fd, struct answer *a)
+{
+	struct failure f = {0};
+	int failed = 0;
+
+	switch ((enum ctl_op)r->op) {
+	case CTL_STATUS:
+		status(m, a);
+		break;
+	case CTL_ATTACH:
+		failed = device_attach(m, &r->device, fd, &f);
+		break;
+	case CTL_DETACH:
+		failed = detach(m, r, a, &f);
+		break;
+	case CTL_DEVICES:
+		devices(m, a);
+		break;
+	case CTL_STOP:
+		begin_stop(m, r);
+		c->waits = true;
+		return false;
+	case CTL_KILL:
+		m->stopping = true;
+		cgroups_kill(m);
+		c->waits = true;
+		return false;
+	case CTL_FREEZE:
+	case CTL_THAW:
+		failed = cgroups_freeze(m, r->op == CTL_FREEZE, &f);
+		break;
+	case CTL_ENTER:
+		enter(m, a);
+		break;
+	case CTL_SIGNAL:
+		if (sys_pidfd_send_signal(m->pidfd, r->arg0))
+			failed = fail(&f, "signal init", "%d", r->arg0);
+		break;
+	case CTL_WAIT:
+		c->waits = true;
+		return false;
+	case CTL_LIMIT:
+		failed = limit(m, r, &f);
+		break;
+	default:
+		errno = ENOSYS;
+		failed = fail(&f, "read the request", "this monitor has no operation %u", r->op);
+	}
+	if (failed)
+		answer_failure(a, &f);
+	return true;
+}
+
+static int descriptor_of(struct msghdr *message)
+{
+	struct cmsghdr *header = CMSG_FIRSTHDR(message);
+	int fd = -1;
+
+	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+	    header->cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+	return fd;
+}
+
+void control_serve(struct monitor *m, struct client *c)
+{
+	static struct answer a; /* too large for the stack, and touched only when somebody asks */
+	struct ctl_request r = {0};
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct iovec part = {&r, sizeof(r)};
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	ssize_t length = recvmsg(c->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	OWNED int fd = length > 0 ? descriptor_of(&message) : -1;
+	bool now = true;
+
+	if (length < 0 && errno == EAGAIN)
+		return;
+	a.reply = (struct ctl_reply){.version = CTL_VERSION};
+	a.size = a.fd_count = 0;
+	if (length != (ssize_t)sizeof(r) || r.version != CTL_VERSION || c->waits) {
+		hang_up(c);
+		return;
+	}
+	r.device.name[CTL_NAME_MAX - 1] = r.device.path[CTL_PATH_MAX - 1] = r.value[CTL_PATH_MAX - 1] = '\0';
+	now = carry_out(m, c, &r, fd, &a);
+	if (now)
+		send_answer(c, &a);
+	for (size_t i = 3; i < a.fd_count; i++)
+		close(a.fds[i]);
+}
+
+void control_end(struct monitor *m)
+{
+	static struct answer a;
+
+	a.reply = (struct ctl_reply){.version = CTL_VERSION, .value = m->exit_status};
+	for (size_t i = 0; i < CLIENTS; i++)
+		if (m->client[i].fd >= 0) {
+			if (m->client[i].waits)
+				send_answer(&m->client[i], &a);
+			hang_up(&m->client[i]);
+		}
+}

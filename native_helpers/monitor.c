@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * ctrmgr-monitor: starts one instance and stays with it until it has ended. */
+#include "monitor.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define RUN_SHORT_NS 5000000000ull /* an init that ends sooner is not restarted at once */
+
+int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void open_log(struct monitor *m)
+{
+	struct stat s;
+
+	m->console_log = openat(FD_INSTANCE, "console.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+	m->console_used = m->console_log >= 0 && !fstat(m->console_log, &s) ? (uint64_t)s.st_size : 0;
+}
+
+/* A console that nobody empties would block init, so what cannot be logged is dropped. */
+static bool log_console(struct monitor *m)
+{
+	char text[4096];
+	ssize_t length = read(m->console, text, sizeof(text));
+
+	if (length <= 0)
+		return false;
+	if (m->console_used + (uint64_t)length > m->plan.console_size) {
+		close_fd(&m->console_log);
+		renameat(FD_INSTANCE, "console.log", FD_INSTANCE, "console.log.1");
+		open_log(m);
+	}
+	if (m->console_log >= 0 && write(m->console_log, text, (size_t)length) == length)
+		m->console_used += (uint64_t)length;
+	return true;
+}
+
+static void record_exit(struct monitor *m)
+{
+	bool signaled = WIFSIGNALED(m->exit_status);
+	char text[96];
+	OWNED int fd = openat(FD_INSTANCE, "exit.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	int length = snprintf(text, sizeof(text), "%s\t%d\t%llu\n", signaled ? "signaled" : "exited",
+			      signaled ? WTERMSIG(m->exit_status) : WEXITSTATUS(m->exit_status),
+			      (unsigned long long)now_ns());
+
+	if (fd >= 0 && write(fd, text, (size_t)length) == length)
+		renameat(FD_INSTANCE, "exit.tmp", FD_INSTANCE, "exit");
+}
+
+/* reboot(2) in a pid namespace kills its init: by SIGHUP to restart, by SIGINT to halt. */
+static bool wants_restart(const struct monitor *m)
+{
+	int signal = WIFSIGNALED(m->exit_status) ? WTERMSIG(m->exit_status) : 0;
+
+	if (m->stopping || signal == SIGINT)
+		return false;
+	if (signal == SIGHUP)
+		return true;
+	return m->plan.restart == RESTART_ALWAYS || (m->plan.restart == RESTART_ON_FAILURE && m->exit_status != 0);
+}
+
+/* Begins again from nothing: a fresh process image in the host's mount namespace, with the lock still held. */
+static void restart(struct monitor *m)
+{
+	static const int kept[] = {FD_PLAN, FD_INSTANCE, FD_RUN, FD_LOCK};
+	char *argv[] = {"ctrmgr-monitor", "restart", NULL}, *env[] = {NULL};
+
+	if (now_ns() - m->started_ns < RUN_SHORT_NS)
+		nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+	if (dup2(m->lock, FD_LOCK) < 0 || setns(m->host_mounts, CLONE_NEWNS))
+		return;
+	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+		fcntl(kept[i], F_SETFD, 0);
+	syscall(SYS_execveat, m->exe, "", argv, env, AT_EMPTY_PATH);
+}
+
+static _Noreturn void finish(struct monitor *m)
+{
+	while (m->console >= 0 && log_console(m))
+		;
+	record_exit(m);
+	cgroups_remove(m);
+	if (wants_restart(m)) {
+		control_end(m);
+		restart(m);
+	}
+	monitor_clean(m);
+	control_end(m);
+	_exit(0);
+}
+
+/* Init, or something that was left to us as the subreaper. */
+static bool reap(struct monitor *m)
+{
+	int status;
+	pid_t pid;
+
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+		if (pid == m->init) {
+			m->exit_status = status;
+			return true;
+		}
+	return false;
+}
+
+static void take_signal(struct monitor *m)
+{
+	struct signalfd_siginfo s;
+
+	if (read(m->signals, &s, sizeof(s)) == (ssize_t)sizeof(s) && s.ssi_signo == SIGTERM && !m->stopping) {
+		m->stopping = true; /* the host goes down */
+		sys_pidfd_send_signal(m->pidfd, m->plan.halt_signal);
+		m->stop_at = now_ms() + (int64_t)m->plan.stop_timeout * 1000;
+	}
+}
+
+_Noreturn void monitor_run(struct monitor *m)
+{
+	enum { PIDFD, LISTENER, SIGNALS, CONSOLE, FIRST_CLIENT };
+	struct pollfd p[FIRST_CLIENT + CLIENTS];
+
+	for (;;) {
+		int64_t left = m->stop_at ? m->stop_at - now_ms() : -1;
+
+		if (m->stop_at && left <= 0) {
+			m->stop_at = 0;
+			left = -1;
+			cgroups_kill(m);
+		}
+		p[PIDFD] = (struct pollfd){m->pidfd, POLLIN, 0};
+		p[LISTENER] = (struct pollfd){m->listener, POLLIN, 0};
+		p[SIGNALS] = (struct pollfd){m->signals, POLLIN, 0};
+		p[CONSOLE] = (struct pollfd){m->console, POLLIN, 0};
+		for (size_t i = 0; i < CLIENTS; i++)
+			p[FIRST_CLIENT + i] = (struct pollfd){m->client[i].fd, POLLIN, 0};
+		if (poll(p, ARRAY_SIZE(p), left > INT32_MAX ? INT32_MAX : (int)left) < 0)
+			continue;
+		if (p[PIDFD].revents && reap(m))
+			finish(m);
+		if (p[SIGNALS].revents) {
+			take_signal(m);
+			if (reap(m))
+				finish(m);
+		}
+		/* EIO: init has closed its console; it may open it again, so ask later, not all the time */
+		if (p[CONSOLE].revents & POLLIN)
+			log_console(m);
+		else if (p[CONSOLE].revents)
+			nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+		for (size_t i = 0; i < CLIENTS; i++)
+			if (m->client[i].fd >= 0 && p[FIRST_CLIENT + i].revents)
+				control_serve(m, &m->client[i]);
+		if (p[LISTENER].revents)
+			control_accept(m);
+	}
+}
+
+static void report(const struct monitor *m, const struct failure *f)
+{
+	struct start_report r = {.version = CTL_VERSION, .error = f->error, .monitor_pid = getpid(), .init_pid = m->init};
+
+	memcpy(r.step, f->step, sizeof(r.step));
+	memcpy(r.detail, f->detail, sizeof(r.detail));
+	(void)!write(FD_REPORT, &r, sizeof(r));
+	close(FD_REPORT);
+}
+
+static void block_signals(struct monitor *m)
+{
+	sigset_t set;
+
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigaddset(&set, SIGTERM);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	m->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+/* Away from whoever called: no terminal, no descriptors of his, nobody's child but init's. */
+static void detach_from_caller(void)
+{
+	int null;
+
+	if (fork() != 0)
+		_exit(0);
+	setsid();
+	null = open("/dev/null", O_RDWR);
+	for (int fd = 0; fd < 3; fd++)
+		dup2(null, fd);
+	if (null > 2)
+		close(null);
+	syscall(SYS_close_range, FD_REPORT + 1, ~0u, 0);
+	(void)!chdir("/");
+	umask(022);
+}
+
+static void initialise(struct monitor *m)
+{
+	m->lock = m->proc = m->exe = m->init_program = m->root = m->dev = m->host_mounts = m->filter = -1;
+	m->pidfd = m->console = m->console_log = m->listener = m->signals = -1;
+	m->exit_status = -1;
+	for (size_t i = 0; i < CLIENTS; i++)
+		m->client[i].fd = -1;
+	for (size_t i = 0; i < LEASES; i++)
+		m->lease[i].inode = -1;
+	for (int fd = FD_PLAN; fd <= FD_REPORT; fd++)
+		fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+/* Kills and removes what a dead monitor has left; refuses while one lives. */
+static int clean(struct monitor *m)
+{
+	struct failure f = {0};
+	OWNED int lock = openat(FD_RUN, "state", O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+
+	m->lock = -1;
+	if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB))
+		fail(&f, "clean up", "it is running");
+	else if (!monitor_open(m, &f))
+		monitor_clean(m);
+	report(m, &f);
+	return f.error ? 7 : 0;
+}
+
+int main(int argc, char **argv)
+{
+	static struct monitor m;
+	struct failure f = {0};
+	const char *verb = argc == 2 ? argv[1] : "";
+	bool again = !strcmp(verb, "restart");
+
+	if (!again && strcmp(verb, "start") && strcmp(verb, "clean")) {
+		dprintf(2, "ctrmgr-monitor is run by ctrmgr, with its descriptors; see native_helpers/README.md\n");
+		return 2;
+	}
+	initialise(&m);
+	if (!strcmp(verb, "clean"))
+		return clean(&m);
+	if (again) {
+		m.lock = FD_LOCK;
+		fcntl(FD_LOCK, F_SETFD, FD_CLOEXEC);
+	} else {
+		detach_from_caller();
+	}
+	prctl(PR_SET_NAME, "ctrmgr-monitor");
+	block_signals(&m);
+	if (monitor_open(&m, &f) || monitor_start(&m, &f)) {
+		if (!again)
+			report(&m, &f);
+		return 7;
+	}
+	if (!again)
+		report(&m, &f);
+	open_log(&m);
+	monitor_run(&m);
+}
