@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define GRACE_S 5 /* between SIGTERM and the end for what still runs */
+#define GRACE_MS 5000 /* between SIGTERM and the end for what still runs */
 
 static void reap_all(pid_t child, int *code)
 {
@@ -22,21 +22,20 @@ static void reap_all(pid_t child, int *code)
 			*code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* Everything else in the pid namespace gets SIGTERM and some time; the kernel kills the rest with us. */
+/* Everything else in the pid namespace gets SIGTERM and some time; the kernel kills the rest with us. Processes
+ * that entered from outside are nobody's children here, so no SIGCHLD tells of their end: hence the short steps. */
 static void shut_down(const sigset_t *set)
 {
-	struct timespec grace = {.tv_sec = GRACE_S};
+	struct timespec step = {.tv_nsec = 2000000};
 
 	if (kill(-1, SIGTERM) && errno == ESRCH)
 		return;
-	for (;;) {
+	for (int waited = 0; waited < GRACE_MS; waited += 2) {
 		while (waitpid(-1, NULL, WNOHANG) > 0)
 			;
-		/* processes that entered are nobody's children here: only kill() sees whether they are still there */
 		if (kill(-1, 0) && errno == ESRCH)
 			return;
-		if (sigtimedwait(set, NULL, &grace) != SIGCHLD)
-			return;
+		sigtimedwait(set, NULL, &step);
 	}
 }
 
