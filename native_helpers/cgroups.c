@@ -21,13 +21,29 @@ static bool listed(const char *list, const char *name)
 	return false;
 }
 
+/* cgroup2 hands controllers down by name, from the root on. One that is missing shows when its file is written. */
+static void hand_down(const struct monitor *m, int dir)
+{
+	for (size_t i = 0; i < m->plan.files; i++) {
+		struct priv_cgroup_write request = {.file = "cgroup.subtree_control"};
+		const char *file = m->plan.file[i].file;
+		struct failure ignored;
+
+		snprintf(request.value, sizeof(request.value), "+%.*s", (int)strcspn(file, "."), file);
+		if (!strcmp(m->plan.file[i].hierarchy, "unified") && strncmp(file, "cgroup.", 7))
+			PRIV_CALL(PRIV_CGROUP_WRITE, &request, NULL, &ignored, dir);
+	}
+}
+
 /* Opens (and makes) the parent of the instance's cgroup below the mount point. */
-static int open_parent(int mount, const char *cgroup, struct failure *f)
+static int open_parent(const struct monitor *m, int mount, bool unified, struct failure *f)
 {
 	OWNED int dir = fcntl(mount, F_DUPFD_CLOEXEC, 3);
 	char path[256], *name = path, *slash;
 
-	snprintf(path, sizeof(path), "%s", cgroup);
+	snprintf(path, sizeof(path), "%s", m->plan.cgroup);
+	if (unified)
+		hand_down(m, mount);
 	for (; dir >= 0 && (slash = strchr(name, '/')); name = slash + 1) {
 		struct priv_cgroup_create request = {0};
 		int next;
@@ -38,6 +54,8 @@ static int open_parent(int mount, const char *cgroup, struct failure *f)
 			return -1;
 		close_fd(&dir);
 		dir = next;
+		if (unified)
+			hand_down(m, dir);
 	}
 	return take_fd(&dir);
 }
@@ -68,7 +86,7 @@ static int add(struct monitor *m, const char *name, const char *mount_point, str
 
 	if (mount < 0 || m->hierarchies == HIERARCHIES)
 		return fail(f, "find the cgroups", "`%s`", mount_point);
-	*h = (struct hierarchy){.parent = open_parent(mount, m->plan.cgroup, f), .dir = -1};
+	*h = (struct hierarchy){.parent = open_parent(m, mount, !strcmp(name, "unified"), f), .dir = -1};
 	if (h->parent < 0)
 		return -1;
 	snprintf(h->name, sizeof(h->name), "%s", name);
@@ -209,8 +227,10 @@ int cgroups_freeze(struct monitor *m, bool freeze, struct failure *f)
 		return fail(f, freeze ? "freeze" : "thaw", "cgroup.freeze");
 	for (int tries = 0; tries < 200; tries++) {
 		if (read_at(m->hierarchy[0].dir, "cgroup.events", events, sizeof(events)) > 0 &&
-		    strstr(events, freeze ? "frozen 1" : "frozen 0"))
+		    strstr(events, freeze ? "frozen 1" : "frozen 0")) {
+			state_write(m, freeze);
 			return 0;
+		}
 		nanosleep(&pause, NULL);
 		if (pause.tv_nsec < 5000000)
 			pause.tv_nsec *= 2;

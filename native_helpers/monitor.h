@@ -58,6 +58,7 @@ struct monitor {
 /* start.c */
 int monitor_open(struct monitor *m, struct failure *f); /* plan, programs, cgroups; nothing is changed yet but the lock */
 int monitor_start(struct monitor *m, struct failure *f);
+void state_write(struct monitor *m, bool frozen);
 void monitor_clean(struct monitor *m); /* cgroups, what the run directory holds */
 
 /* cgroups.c */

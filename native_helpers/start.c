@@ -443,14 +443,14 @@ static int start_steps(struct start *s, struct failure *f)
 	return release_init(s, slave, f);
 }
 
-static void write_state(struct monitor *m)
+void state_write(struct monitor *m, bool frozen)
 {
 	char text[512];
-	int length = snprintf(text, sizeof(text), "monitor\t%d\ninit\t%d\ncgroup\t%s\nstarted\t%llu\n", getpid(), m->init,
-			      m->plan.cgroup, (unsigned long long)m->started_ns);
+	int length = snprintf(text, sizeof(text), "monitor\t%d\ninit\t%d\ncgroup\t%s\nstarted\t%llu\nfrozen\t%d\n", getpid(),
+			      m->init, m->plan.cgroup, (unsigned long long)m->started_ns, frozen);
 
 	if (ftruncate(m->lock, 0) || pwrite(m->lock, text, (size_t)length, 0) != length)
-		return; /* only for people to read */
+		return; /* for `list` and people; the lock is what counts */
 }
 
 int monitor_start(struct monitor *m, struct failure *f)
@@ -473,7 +473,7 @@ int monitor_start(struct monitor *m, struct failure *f)
 	close_fd(&s.sync);
 	close_fd(&s.report);
 	if (!failed) {
-		write_state(m);
+		state_write(m, false);
 		return 0;
 	}
 	if (failed == -2)

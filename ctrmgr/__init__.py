@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""ctrmgr: daemonless manager of unprivileged system containers, with devices that come and go while they run.
+
+    import ctrmgr
+
+    with ctrmgr.launch("builtin:busybox") as instance:
+        instance.attach("fuse", type="unix-char", source="/dev/fuse", gid="render")
+        print(instance.exec(["ls", "-l", "/dev/fuse"]).stdout.decode())
+
+The command line is a thin user of this. Nothing here prints; what goes wrong is a `ctrmgr.errors.CtrmgrError`.
+"""
+
+from __future__ import annotations
+
+from ctrmgr.errors import (
+    BackendError,
+    ConflictError,
+    CtrmgrError,
+    HelperError,
+    HostError,
+    NotFoundError,
+    SpecError,
+    UnsupportedError,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from ctrmgr.backend.devices import Detached
+    from ctrmgr.backend.info import Info
+
+__version__ = "0.1.0"
+__all__ = (
+    "BackendError", "ConflictError", "CtrmgrError", "ExecResult", "HelperError", "HostError", "Instance", "NotFoundError",
+    "SpecError", "UnsupportedError", "create", "instances", "launch",
+)  # fmt: skip
+
+
+class ExecResult:
+    """How a command in an instance ended: its exit code (128+n after signal n) and what it wrote."""
+
+    __slots__ = ("code", "stderr", "stdout")
+
+    def __init__(self, code: int, stdout: bytes, stderr: bytes) -> None:
+        self.code, self.stdout, self.stderr = code, stdout, stderr
+
+
+class Instance:
+    """A handle on an instance by its name. As a context manager it deletes the instance at the end."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Instance({self.name!r})"
+
+    def __enter__(self) -> Instance:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.delete(force=True)
+
+    def start(self) -> None:
+        """Raises ConflictError when it runs already."""
+        from ctrmgr.backend import local
+
+        local.start(self.name)
+
+    def stop(self, *, timeout: float | None = None, force: bool = False) -> None:
+        """Ask init to end, kill what is left after `timeout` seconds, or at once with `force`."""
+        from ctrmgr.backend import local
+
+        local.stop(self.name, timeout=timeout, force=force)
+
+    def restart(self, *, timeout: float | None = None, force: bool = False) -> None:
+        """Stop, if it runs, and start."""
+        from ctrmgr.backend import local
+
+        local.restart(self.name, timeout=timeout, force=force)
+
+    def delete(self, *, force: bool = False) -> None:
+        """Remove it and all that it has; with `force` also while it runs."""
+        from ctrmgr.backend import local
+
+        local.delete(self.name, force=force)
+
+    def rename(self, name: str) -> None:
+        """Rename it while it is stopped; the handle follows."""
+        from ctrmgr.backend import local
+
+        local.rename(self.name, name)
+        self.name = name
+
+    def freeze(self) -> None:
+        """Stop all its processes where they are."""
+        from ctrmgr.backend import local
+
+        local.freeze(self.name)
+
+    def unfreeze(self) -> None:
+        """Let them go on."""
+        from ctrmgr.backend import local
+
+        local.freeze(self.name, thaw=True)
+
+    def attach(self, device: str, *, volatile: bool = False, **keys: str) -> bool:
+        """Give it a device (`type="unix-char", source="/dev/fuse", …`, LXD's keys).
+
+        True: it is there now. False: the instance is stopped; it comes with the next start.
+        """
+        from ctrmgr.backend import devices
+
+        return devices.attach(self.name, device, keys, volatile=volatile)
+
+    def detach(self, device: str, *, holders: str = "report", volatile: bool = False) -> Detached:
+        """Take a device away; the result names the processes that still have it open or mapped."""
+        from ctrmgr.backend import devices
+
+        return devices.detach(self.name, device, holders=holders, volatile=volatile)
+
+    def exec(
+        self,
+        command: Sequence[str],
+        *,
+        user: str = "",
+        group: str = "",
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        """Run a command in it and wait for its end. Raises ConflictError when it is not running."""
+        import subprocess
+
+        from ctrmgr.backend import enter
+
+        words = enter.words(self.name, command, user=user, group=group, cwd=cwd, env=env or {}, tty=False)
+        done = subprocess.run(words, input=stdin, capture_output=True, env=enter.environment(), check=False)
+        return ExecResult(done.returncode, done.stdout, done.stderr)
+
+    def info(self) -> Info:
+        """What it is and what it uses."""
+        from ctrmgr.backend import info
+
+        return info.read(self.name)
+
+
+def launch(
+    image: str,
+    name: str = "",
+    *,
+    profiles: Sequence[str] = ("default",),
+    config: Mapping[str, str] | None = None,
+    devices: Mapping[str, Mapping[str, str]] | None = None,
+    ephemeral: bool = False,
+    ignore_unsupported: bool = False,
+) -> Instance:
+    """Make an instance and start it. Without a name it gets one. Keys and devices are LXD's."""
+    from ctrmgr.backend import local
+
+    wish = local.Wish(
+        image,
+        name,
+        profiles=profiles,
+        config=config,
+        devices=devices,
+        ephemeral=ephemeral,
+        ignore_unsupported=ignore_unsupported,
+    )
+    return Instance(local.launch(wish))
+
+
+def create(
+    image: str,
+    name: str = "",
+    *,
+    profiles: Sequence[str] = ("default",),
+    config: Mapping[str, str] | None = None,
+    devices: Mapping[str, Mapping[str, str]] | None = None,
+    ephemeral: bool = False,
+    ignore_unsupported: bool = False,
+) -> Instance:
+    """Make an instance and leave it stopped."""
+    from ctrmgr.backend import local
+
+    wish = local.Wish(
+        image,
+        name,
+        profiles=profiles,
+        config=config,
+        devices=devices,
+        ephemeral=ephemeral,
+        ignore_unsupported=ignore_unsupported,
+    )
+    return Instance(local.create(wish))
+
+
+def instances() -> list[Instance]:
+    """All instances on this machine, by name."""
+    from ctrmgr.backend import record
+
+    return [Instance(name) for name in record.names()]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What one instance is, has and uses, read back from the kernel where the kernel knows. Cold."""
+
+from __future__ import annotations
+
+import os
+
+from ctrmgr import state
+from ctrmgr.backend import record
+from ctrmgr.host import cgroup
+from ctrmgr.kernel import control
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+
+class Info:
+    """`fields` in the order in which people want to read them; lists where there may be several."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: dict[str, object]) -> None:
+        self.fields = fields
+
+
+def read(name: str) -> Info:
+    """Raises NotFoundError, and CtrmgrError for corrupt files."""
+    own = record.Record(name)
+    plan = own.plan()
+    fields: dict[str, object] = {
+        "name": name,
+        "status": "RUNNING" if record.is_running(name) else "STOPPED",
+        "image": own.ref,
+        "fingerprint": own.image,
+        "profiles": own.profiles,
+        "ids": [f"{row[0][0]} {row[1]} → {row[2]} ({row[3]})" for row in plan if row[0] in ("uidmap", "gidmap")],
+        "addresses": [f"{row[2]}/{row[3]}" for row in plan if row[0] == "address"],
+        "devices": [_planned(row) for row in plan if row[0] == "device"],
+        "root": "copied with shifted owners" if ["shifted", "1"] in plan else "overlay over idmapped layers",
+    }
+    if fields["status"] == "RUNNING":
+        fields.update(_running(name, plan))
+    else:
+        fields["last-exit"] = _last_exit(own.path)
+    return Info(fields)
+
+
+def _planned(row: Sequence[str]) -> str:
+    return f"{row[1]}: {row[2]} {row[3]} → {row[4]} {row[5]}:{row[6]} {row[7]} {row[8]}"
+
+
+def _running(name: str, plan: Sequence[Sequence[str]]) -> dict[str, object]:
+    run = record.run_home(name)
+    monitor, init, frozen, started = control.ask(run, control.STATUS).status()
+    found: dict[str, object] = {
+        "status": "FROZEN" if frozen else "RUNNING",
+        "pid": init,
+        "monitor-pid": monitor,
+        "started-ns": started,
+        "attached": [
+            f"{device.name}: {device.kind} {device.major}:{device.minor} at {device.path} "
+            f"{device.uid}:{device.gid} {device.mode:04o} {device.access}"
+            for device in control.ask(run, control.DEVICES).devices()
+        ],
+        "open-fds": "held: descriptors that are open when a device is detached keep working",
+    }
+    found.update(_cgroups(plan))
+    return found
+
+
+def _cgroups(plan: Sequence[Sequence[str]]) -> dict[str, object]:
+    """Limits as the kernel has them now, and what is used."""
+    (path,) = (row[1] for row in plan if row[0] == "cgroup")
+    host = cgroup.read()
+    places = {**host.v1, **({"unified": host.unified} if host.unified else {})}
+    found: dict[str, object] = {
+        "limits": [
+            f"{row[2]} = {_text(f'{places[row[1]]}/{path}/{row[2]}')} ({row[1]}, enforced)"
+            for row in plan
+            if row[0] == "cgroup-file" and row[1] in places
+        ]
+    }
+    if host.unified:
+        base = f"{host.unified}/{path}"
+        found["processes"] = len(_text(f"{base}/cgroup.procs").split())
+        usage = _text(f"{base}/cpu.stat").split()
+        if "usage_usec" in usage:
+            found["cpu-usec"] = int(usage[usage.index("usage_usec") + 1])
+    for hierarchy, file in (("unified", "memory.current"), ("memory", "memory.usage_in_bytes")):
+        value = _text(f"{places.get(hierarchy, '')}/{path}/{file}")
+        if value:
+            found["memory"] = int(value)
+    return found
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return " ".join(file.read().split())
+    except OSError:
+        return ""
+
+
+def _last_exit(path: str) -> str:
+    if not os.path.exists(f"{path}/exit"):
+        return "never ran"
+    kind, number, when = state.read_flat(f"{path}/exit")[0]
+    return f"{kind} {number} at {int(when) // 10**9}"

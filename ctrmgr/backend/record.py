@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An instance on disk: what the user asked for (`config`) and the compiled plan, changed together or not at all. Hot."""
+
+from __future__ import annotations
+
+import os
+
+from ctrmgr import state
+from ctrmgr.errors import NotFoundError, SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
+
+
+def check_name(name: str) -> str:
+    """An instance's name is a hostname label, as LXD has it. Raises SpecError."""
+    if not name or len(name) > 63 or not LETTERS.issuperset(name) or name[0] in "-0123456789" or name[-1] == "-":
+        raise SpecError(
+            f"`{name}` cannot be the name of an instance",
+            hint="1 to 63 letters, digits and hyphens; it begins with a letter and does not end with a hyphen",
+        )
+    return name
+
+
+def instances_dir() -> str:
+    return f"{state.state_dir()}/instances"
+
+
+def home(name: str) -> str:
+    return f"{instances_dir()}/{name}"
+
+
+def run_home(name: str) -> str:
+    return f"{state.run_dir()}/{name}"
+
+
+def is_running(name: str) -> bool:
+    """Whether the instance has a living monitor."""
+    return state.is_locked(f"{run_home(name)}/state")
+
+
+def names() -> list[str]:
+    """All instances, sorted."""
+    try:
+        return sorted(name for name in os.listdir(instances_dir()) if name[0] != ".")
+    except FileNotFoundError:
+        return []
+
+
+def unknown(name: str) -> NotFoundError:
+    return NotFoundError(f"no instance `{name}`", hint="`ctrmgr list` shows what there is")
+
+
+class Record:
+    """The `config` file of an instance, in memory. Rows that this version does not know are kept."""
+
+    __slots__ = ("config", "devices", "ephemeral", "image", "name", "path", "profiles", "ref", "rows")
+
+    def __init__(self, name: str) -> None:
+        self.name, self.path = name, home(check_name(name))
+        try:
+            self.rows = state.read_flat(f"{self.path}/config")
+        except (FileNotFoundError, NotADirectoryError):
+            raise unknown(name) from None
+        self.config: dict[str, str] = {}
+        self.devices: dict[str, dict[str, str]] = {}
+        self.profiles: list[str] = []
+        self.image = self.ref = ""
+        self.ephemeral = False
+        for number, row in enumerate(self.rows, 1):
+            try:
+                self._row(row)
+            except IndexError:
+                raise state.corrupt(f"{self.path}/config", number, "has too few fields") from None
+        if not self.image:
+            raise state.corrupt(f"{self.path}/config", len(self.rows), "ends without an image")
+
+    def _row(self, row: Sequence[str]) -> None:
+        if row[0] == "config":
+            self.config[row[1]] = row[2]
+        elif row[0] == "device":
+            self.devices.setdefault(row[1], {})[row[2]] = row[3]
+        elif row[0] == "profile":
+            self.profiles.append(row[1])
+        elif row[0] == "image":
+            self.image, self.ref = row[1], row[2]
+        elif row[0] == "ephemeral":
+            self.ephemeral = row[1] == "1"
+
+    def flat(self) -> list[list[str]]:
+        """The file's rows with the keys and devices as they are now."""
+        rows = [row for row in self.rows if row[0] not in ("config", "device")]
+        rows += [["config", key, value] for key, value in self.config.items()]
+        rows += [["device", name, key, value] for name, given in self.devices.items() for key, value in given.items()]
+        return rows
+
+    def plan(self) -> list[list[str]]:
+        """The compiled plan. Raises CtrmgrError when it is missing or corrupt."""
+        return read_plan(self.path)
+
+
+def read_plan(path: str) -> list[list[str]]:
+    try:
+        rows = state.read_flat(f"{path}/plan")
+    except FileNotFoundError:
+        raise state.corrupt(f"{path}/plan", 1, "is missing") from None
+    if not rows or rows[0] != ["ctrmgr-plan", "1"]:
+        raise state.corrupt(f"{path}/plan", 1, "is not a run plan of version 1")
+    return rows
+
+
+# A change of both files. The order of the steps is the journal: `plan.new` alone was never complete, both together may be
+# finished or dropped, `config.new` alone must be finished.
+
+
+def stage(record: Record, plan: Sequence[Sequence[str]]) -> None:
+    """Write both files aside."""
+    state.write_flat(f"{record.path}/plan.new", plan)
+    state.write_flat(f"{record.path}/config.new", record.flat())
+
+
+def finish(path: str) -> None:
+    """Put both in place."""
+    for name in ("plan", "config"):
+        try:
+            os.rename(f"{path}/{name}.new", f"{path}/{name}")
+        except FileNotFoundError:
+            pass
+
+
+def drop(path: str) -> None:
+    """Forget both."""
+    state.unlink(f"{path}/config.new")
+    state.unlink(f"{path}/plan.new")

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`ctrmgr completion SHELL`: a script for the shell, and the words it asks for."""
+
+from __future__ import annotations
+
+from ctrmgr.cli.command import Argument, Command
+from ctrmgr.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctrmgr.cli.command import Args
+
+SCRIPTS = {
+    "bash": """\
+_ctrmgr() {
+    local IFS=$'\\n'
+    COMPREPLY=($(compgen -W "$(ctrmgr completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "$2"))
+    [[ ${#COMPREPLY[@]} -gt 0 ]] || COMPREPLY=($(compgen -f -- "$2"))
+}
+complete -o filenames -F _ctrmgr ctrmgr
+""",
+    "zsh": """\
+#compdef ctrmgr
+_ctrmgr() {
+    local -a found
+    found=("${(@f)$(ctrmgr completion words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    [[ -n "${found[1]}" ]] && compadd -- "${found[@]}" || _files
+}
+compdef _ctrmgr ctrmgr
+""",
+    "fish": """\
+complete -c ctrmgr -f -a '(ctrmgr completion words -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
+""",
+}
+
+
+def run_completion(args: Args) -> None:
+    shell = args.positional[0]
+    if shell == "words":
+        print("\n".join(words(args.rest or args.positional[1:])))
+        return
+    if shell not in SCRIPTS:
+        raise SpecError(f"`{shell}`: no completion for it", hint=f"there is one for {', '.join(SCRIPTS)}")
+    print(SCRIPTS[shell], end="")
+
+
+def words(line: list[str]) -> list[str]:
+    """What may stand in the last place of a command line (without its first word)."""
+    from ctrmgr.cli import main
+
+    *before, last = line or [""]
+    commands = list(main.every_command())
+    best: Command | None = None
+    for command in commands:
+        parts = command.name.split(" ")
+        if before[: len(parts)] == parts and (best is None or len(parts) > len(best.name.split(" "))):
+            best = command
+    if best is None:
+        prefix = [command.name.split(" ") for command in commands]
+        return sorted({parts[len(before)] for parts in prefix if len(parts) > len(before) and parts[: len(before)] == before})
+    if last.startswith("-"):
+        return [f"--{option.name}" for option in best.options]
+    for option in best.options:
+        if before[-1] in (f"--{option.name}", f"-{option.short}") and option.metavar:
+            return list(option.choices) or things(option.metavar.lower())
+    index = len([word for word in before[len(best.name.split(" ")) :] if not word.startswith("-")])
+    if not best.arguments:
+        return []
+    return things(best.arguments[min(index, len(best.arguments) - 1)].complete)
+
+
+def things(kind: str) -> list[str]:
+    """The names of all instances, images or profiles."""
+    if kind == "instance":
+        from ctrmgr.backend import record
+
+        return record.names()
+    if kind == "image":
+        from ctrmgr.images import store
+
+        return sorted({alias for alias, _ in store.aliases()} | {"builtin:busybox"})
+    if kind == "profile":
+        from ctrmgr.plan import folders
+
+        return sorted({name for name, _ in folders.names()})
+    return []
+
+
+COMMANDS = (
+    Command(
+        "completion",
+        "print the completion script of a shell",
+        run_completion,
+        arguments=(
+            Argument("SHELL", "bash, zsh or fish"),
+            Argument("WORD", "for the scripts themselves", required=False, repeat=True),
+        ),
+    ),
+)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`ctrmgr attach-device` and `detach-device`."""
+
+from __future__ import annotations
+
+import sys
+
+from ctrmgr.backend import devices, record
+from ctrmgr.cli.command import Argument, Command, Option
+from ctrmgr.cli.launch import pairs
+from ctrmgr.kernel.control import HOLDERS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctrmgr.cli.command import Args
+
+
+def asked(args: Args) -> tuple[str, dict[str, str]]:
+    """The device's name and keys: `NAME KEY=VALUE…`, or only the host's node."""
+    device, *words = args.positional[1:]
+    keys = pairs(words, "KEY=VALUE")
+    if device.startswith("/"):
+        device, short = devices.short_form(device)
+        keys = {**short, **keys}
+    return device, keys
+
+
+def run_attach(args: Args) -> None:
+    name = args.positional[0]
+    device, keys = asked(args)
+    if args.flag("dry-run"):
+        record.Record(name)
+        print("\t".join(devices.check(device, keys)[1]))
+        return
+    live = devices.attach(name, device, keys, volatile=args.flag("volatile"))
+    if not live:
+        talk(args, f"`{name}` is stopped: `{device}` comes with its next start")
+
+
+def run_detach(args: Args) -> None:
+    name, device = args.positional
+    if device.startswith("/dev/"):
+        device = device.removeprefix("/dev/").replace("/", "-")
+    if args.flag("dry-run"):
+        print(f"detach {device} from {name}")
+        return
+    policy = args.one("holders", "report")
+    result = devices.detach(name, device, holders=policy, volatile=args.flag("volatile"))
+    if not result.live:
+        talk(args, f"`{device}` is taken out of the configuration; it was not attached")
+    for holder in result.holders:
+        killed = "killed" if policy == "kill" else "still has it"
+        maps = f", {holder.maps} mappings" if holder.maps else ""
+        talk(args, f"{killed}: {holder.comm} (pid {holder.inner_pid}, on the host {holder.pid}): {holder.fds} open{maps}")
+    if result.total > len(result.holders):
+        talk(args, f"… and {result.total - len(result.holders)} more")
+    if result.total and policy != "kill":
+        talk(args, "descriptors and mappings that are open already keep working; new opens are refused")
+        if policy == "freeze":
+            talk(args, f"`{name}` is frozen; `ctrmgr unfreeze {name}` lets it go on")
+
+
+def talk(args: Args, text: str) -> None:
+    if not args.flag("quiet"):
+        print(text, file=sys.stderr)
+
+
+INSTANCE = Argument("INSTANCE", "its name", complete="instance")
+VOLATILE = Option("volatile", "only for this run; the configuration stays as it is")
+COMMANDS = (
+    Command(
+        "attach-device",
+        "give an instance a device of the host, while it runs or for its next start",
+        run_attach,
+        arguments=(
+            INSTANCE,
+            Argument("NAME|NODE", "a name for it, or only the host's node (`/dev/fuse`)", complete="file"),
+            Argument("KEY=VALUE", "type=unix-char|unix-block source= path= uid= gid= mode= …", required=False, repeat=True),
+        ),
+        options=(VOLATILE,),
+    ),
+    Command(
+        "detach-device",
+        "take a device away, and say who still has it open",
+        run_detach,
+        arguments=(INSTANCE, Argument("NAME", "as it was attached")),
+        options=(
+            VOLATILE,
+            Option("holders", "what to do with processes that have it open", metavar="POLICY", choices=HOLDERS),
+        ),
+    ),
+)

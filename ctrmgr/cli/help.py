@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`ctrmgr help`: made from the commands' tables."""
+
+from __future__ import annotations
+
+from ctrmgr.cli.command import Argument, Command, usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctrmgr.cli.command import Args
+
+
+def run_help(args: Args) -> None:
+    from ctrmgr.cli import main
+
+    name = " ".join(args.positional)
+    found = [command for command in main.every_command() if command.name == name]
+    if found:
+        print(describe(found[0]))
+        return
+    listed = [command for command in main.every_command() if not name or command.name.split(" ")[0] == name]
+    if not listed:
+        main.find([*args.positional])
+    print("usage: ctrmgr COMMAND …\n" if not name else f"usage: ctrmgr {name} …\n")
+    width = max(len(command.name) for command in listed)
+    for command in listed:
+        print(f"  {command.name.ljust(width)}  {command.summary}")
+    print("\n`ctrmgr COMMAND --help` says more about each.")
+
+
+def describe(command: Command) -> str:
+    lines = [f"usage: {usage(command)}", "", command.summary[0].upper() + command.summary[1:] + "."]
+    if command.help:
+        lines += ["", command.help]
+    rows = [(argument.name, argument.help) for argument in command.arguments]
+    rows += [(option_words(option.name, option.short, option.metavar), option.help) for option in command.options]
+    width = max(len(left) for left, _ in rows)
+    return "\n".join([*lines, "", *(f"  {left.ljust(width)}  {right}" for left, right in rows)])
+
+
+def option_words(name: str, short: str, metavar: str) -> str:
+    return (f"-{short}, " if short else "    ") + f"--{name}" + (f" {metavar}" if metavar else "")
+
+
+COMMANDS = (
+    Command(
+        "help",
+        "list the commands, or explain one",
+        run_help,
+        arguments=(Argument("COMMAND", "what to explain", required=False, repeat=True),),
+    ),
+)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`ctrmgr launch` and `create`."""
+
+from __future__ import annotations
+
+import sys
+
+from ctrmgr.backend import local
+from ctrmgr.cli.command import Argument, Command, Option
+from ctrmgr.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctrmgr.cli.command import Args
+
+
+def pairs(words: list[str], what: str) -> dict[str, str]:
+    """`KEY=VALUE` words as a mapping. Raises SpecError."""
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise SpecError(f"`{word}` is not {what}")
+        found[key] = value
+    return found
+
+
+def wish(args: Args) -> local.Wish:
+    devices: dict[str, dict[str, str]] = {}
+    for word in args.all("device"):
+        name, comma, keys = word.partition(",")
+        if not comma:
+            raise SpecError(f"`-d {word}` is not NAME,KEY=VALUE,…", hint="-d fuse,type=unix-char,source=/dev/fuse")
+        devices.setdefault(name, {}).update(pairs(keys.split(","), "KEY=VALUE"))
+    profiles = [] if args.flag("no-profiles") else args.all("profile") or ["default"]
+    config = pairs(args.all("config"), "KEY=VALUE")
+    if config or devices:
+        config, devices = checked(config, devices)
+    return local.Wish(
+        args.positional[0],
+        args.positional[1] if len(args.positional) > 1 else "",
+        profiles=profiles,
+        config=config,
+        devices=devices,
+        ephemeral=args.flag("ephemeral"),
+        ignore_unsupported=args.flag("ignore-unsupported"),
+    )
+
+
+def checked(
+    config: dict[str, str], devices: dict[str, dict[str, str]]
+) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Validated as a profile would be. Cold."""
+    from ctrmgr.spec import device, keys
+
+    config = {key: keys.check(key, value) for key, value in config.items()}
+    return config, {name: device.check(name, values) for name, values in devices.items()}
+
+
+def run_launch(args: Args) -> None:
+    asked = wish(args)
+    if args.flag("dry-run"):
+        show_plan(asked)
+        return
+    announce(args, local.launch(asked), asked)
+
+
+def run_create(args: Args) -> None:
+    asked = wish(args)
+    if args.flag("dry-run"):
+        show_plan(asked)
+        return
+    announce(args, local.create(asked), asked)
+
+
+def announce(args: Args, name: str, asked: local.Wish) -> None:
+    print(name)
+    if asked.ignore_unsupported and not args.flag("quiet"):
+        from ctrmgr.images import store
+        from ctrmgr.plan import compile
+
+        for key, reason in compile.ignored(local.compiled(asked, store.find(asked.image))):
+            print(f"note: `{key}` was left out: {reason}", file=sys.stderr)
+
+
+def show_plan(asked: local.Wish) -> None:
+    from ctrmgr import state
+    from ctrmgr.images import store
+
+    sys.stdout.write(state.dump_flat(local.compiled(asked, store.find(asked.image))).decode())
+
+
+ARGUMENTS = (
+    Argument("IMAGE", "an alias, fingerprint or `builtin:busybox`", complete="image"),
+    Argument("NAME", "its name; without one it gets one", required=False),
+)
+OPTIONS = (
+    Option("profile", "apply this profile, not `default`; several in order", short="p", metavar="PROFILE", repeat=True),
+    Option("no-profiles", "apply none"),
+    Option("config", "set a key", short="c", metavar="KEY=VALUE", repeat=True),
+    Option("device", "add a device: NAME,type=…,KEY=VALUE,…", short="d", metavar="DEVICE", repeat=True),
+    Option("ephemeral", "delete it when it stops", short="e"),
+    Option("ignore-unsupported", "leave out what this host or backend cannot do, and say so"),
+)
+COMMANDS = (
+    Command("launch", "make an instance and start it", run_launch, arguments=ARGUMENTS, options=OPTIONS),
+    Command("create", "make an instance, leave it stopped", run_create, arguments=ARGUMENTS, options=OPTIONS),
+)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From a command line to a verb and to an exit code. Hot: only the module of the verb is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ctrmgr.cli.command import Command, parse
+from ctrmgr.errors import CtrmgrError, SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VERBS = {
+    "attach-device": "device",
+    "completion": "completion",
+    "config": "config",
+    "create": "launch",
+    "delete": "delete",
+    "detach-device": "device",
+    "exec": "exec",
+    "freeze": "power",
+    "help": "help",
+    "image": "image",
+    "info": "info",
+    "kill": "power",
+    "launch": "launch",
+    "list": "list",
+    "logs": "logs",
+    "profile": "profile",
+    "rename": "delete",
+    "restart": "power",
+    "shell": "exec",
+    "start": "power",
+    "stop": "power",
+    "unfreeze": "power",
+}
+"""First word → module of this package."""
+
+
+def commands(module: str) -> tuple[Command, ...]:
+    found: tuple[Command, ...] = __import__(f"ctrmgr.cli.{module}", fromlist=("COMMANDS",)).COMMANDS
+    return found
+
+
+def every_command() -> Iterator[Command]:
+    """All verbs by name; cold."""
+    found = [command for module in sorted(set(VERBS.values())) for command in commands(module)]
+    yield from sorted(found, key=lambda command: command.name)
+
+
+def find(words: list[str]) -> tuple[Command, list[str]]:
+    """The command that the words begin with, and the words after its name. Raises SpecError."""
+    module = VERBS.get(words[0])
+    if module is None:
+        raise SpecError(f"unknown command `{words[0]}`", hint=near(words[0]))
+    best: Command | None = None
+    for command in commands(module):
+        parts = command.name.split(" ")
+        if words[: len(parts)] == parts and (best is None or len(parts) > len(best.name.split(" "))):
+            best = command
+    if best is None:
+        known = ", ".join(command.name for command in commands(module))
+        raise SpecError(f"unknown command `{' '.join(words[:2])}`", hint=f"there are: {known}")
+    return best, words[len(best.name.split(" ")) :]
+
+
+def near(word: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, VERBS, 1)
+    return f"did you mean `{close[0]}`?" if close else "`ctrmgr help` lists them"
+
+
+def run(words: list[str]) -> int:
+    """Carry a command line out. Raises CtrmgrError."""
+    if words[0] in ("--version", "-V"):
+        from ctrmgr import __version__
+
+        print(f"ctrmgr {__version__}")
+        return 0
+    if words[0] in ("--help", "-h"):
+        words = ["help"]
+    if words[0] in VERBS and len(words) == 2 and words[1] in ("--help", "-h"):
+        words = ["help", words[0]]
+    command, rest = find(words)
+    args = parse(command, rest)
+    if args.flag("help"):
+        command, args = find(["help"])[0], parse(find(["help"])[0], command.name.split(" "))
+    if args.flag("debug"):
+        from ctrmgr.kernel import control
+
+        control.debug = True
+    return command.run(args) or 0
+
+
+def report(error: CtrmgrError, words: list[str]) -> None:
+    """One line, and the cure."""
+    if "json" in words or "--format=json" in words or "-fjson" in words:
+        import json
+
+        print(
+            json.dumps({"error": error.message, "kind": type(error).__name__, "hint": error.hint}), file=sys.stderr
+        )
+        return
+    print(f"error: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"\nhint: {error.hint}", file=sys.stderr)
+
+
+def main() -> int:
+    """The `ctrmgr` program. Returns the exit code."""
+    words = sys.argv[1:] or ["help"]
+    try:
+        code = run(words)
+        sys.stdout.flush()
+    except CtrmgrError as error:
+        sys.stdout.flush()
+        report(error, words)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # the reader went away: nobody is left to hear more, not even python at its own end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The monitors' control protocol: the other end of `native_helpers/control.h`, with which a test compares it.
+
+Uses `_socket` and not `socket`, which would import `enum` and `selectors` and cost more than the whole request.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import struct
+import sys
+
+from ctrmgr.errors import ConflictError, HelperError, HostError, SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctrmgr.errors import CtrmgrError
+
+VERSION = 1
+STATUS, ATTACH, DETACH, DEVICES, STOP, KILL, FREEZE, THAW, ENTER, SIGNAL, WAIT, LIMIT = range(1, 13)
+NAMES = (
+    *("", "status", "attach", "detach", "devices", "stop", "kill", "freeze", "thaw", "enter", "signal", "wait", "limit"),
+)
+HOLDERS = ("report", "refuse", "freeze", "kill")
+TYPES = {"char": 1, "block": 2}
+ACCESS = {"m": 1, "r": 2, "w": 4}
+
+HEADER = struct.Struct("=IIii256s")
+DEVICE = struct.Struct("=64s256s64s64s7I")
+REPLY = struct.Struct("=Iiii64s256s")
+HOLDER = struct.Struct("=4i16s")
+STATUS_DATA = struct.Struct("=4iQ")
+REPORT = struct.Struct("=Iiii64s256s")
+EMPTY_DEVICE = bytes(DEVICE.size)
+
+debug = False
+"""Say on stderr what is asked of monitors (`--debug`)."""
+
+
+class Device:
+    """A device as the monitor knows it. `uid` and `gid` are as seen inside, known after it was attached."""
+
+    __slots__ = ("access", "gid", "group", "kind", "major", "minor", "mode", "name", "path", "uid", "user")
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        path: str,
+        number: tuple[int, int],
+        *,
+        user: str,
+        group: str,
+        mode: int,
+        access: str,
+        uid: int = 0,
+        gid: int = 0,
+    ) -> None:
+        self.name, self.kind, self.path, self.user, self.group = name, kind, path, user, group
+        self.major, self.minor = number
+        self.mode, self.access, self.uid, self.gid = mode, access, uid, gid
+
+    def pack(self) -> bytes:
+        return DEVICE.pack(
+            self.name.encode(),
+            self.path.encode(),
+            self.user.encode(),
+            self.group.encode(),
+            TYPES[self.kind],
+            self.major,
+            self.minor,
+            self.mode,
+            sum(bit for letter, bit in ACCESS.items() if letter in self.access),
+            0,
+            0,
+        )
+
+
+def unpack_device(data: bytes, offset: int) -> Device:
+    name, path, user, group, kind, major, minor, mode, access, uid, gid = DEVICE.unpack_from(data, offset)
+    return Device(
+        text(name),
+        "block" if kind == TYPES["block"] else "char",
+        text(path),
+        (major, minor),
+        user=text(user),
+        group=text(group),
+        mode=mode,
+        access="".join(letter for letter in "rwm" if access & ACCESS[letter]),
+        uid=uid,
+        gid=gid,
+    )
+
+
+class Holder:
+    """A process of the instance that still has a device: `pid` on the host, `inner_pid` inside."""
+
+    __slots__ = ("comm", "fds", "inner_pid", "maps", "pid")
+
+    def __init__(self, pid: int, inner_pid: int, fds: int, maps: int, comm: str) -> None:
+        self.pid, self.inner_pid, self.fds, self.maps, self.comm = pid, inner_pid, fds, maps, comm
+
+
+class Reply:
+    """What a monitor answered. `error` is an errno, 0 for success."""
+
+    __slots__ = ("count", "data", "detail", "error", "step", "value")
+
+    def __init__(self, packet: bytes) -> None:
+        _, self.error, self.count, self.value, step, detail = REPLY.unpack_from(packet)
+        self.step, self.detail, self.data = text(step), text(detail), packet[REPLY.size :]
+
+    def devices(self) -> list[Device]:
+        return [unpack_device(self.data, index * DEVICE.size) for index in range(self.count)]
+
+    def holders(self) -> list[Holder]:
+        found = (HOLDER.unpack_from(self.data, index * HOLDER.size) for index in range(self.count))
+        return [Holder(pid, inner, fds, maps, text(comm)) for pid, inner, fds, maps, comm in found]
+
+    def status(self) -> tuple[int, int, bool, int]:
+        """Pids of the monitor and of init, whether it is frozen, and when it was started (ns since 1970)."""
+        monitor, init, frozen, _, started = STATUS_DATA.unpack_from(self.data)
+        return monitor, init, bool(frozen), started
+
+
+def text(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode(errors="replace")
+
+
+def ask(
+    run: str, op: int, *, arg: int = 0, name: str = "", path: str = "", value: str = "", device: bytes = b"", fd: int = -1
+) -> Reply:
+    """Send one request to the monitor whose run directory is `run` and wait for its reply.
+
+    Raises ConflictError when no monitor answers. A reply that says failure is returned, not raised.
+    """
+    if debug:
+        print(f"ctrmgr: ask {run}: {NAMES[op]} {name}", file=sys.stderr)
+    payload = device or (DEVICE.pack(name.encode(), path.encode(), b"", b"", *[0] * 7) if name or path else EMPTY_DEVICE)
+    packet = HEADER.pack(VERSION, op, arg, 0, value.encode()) + payload
+    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    try:
+        _connect(connection, run)
+        connection.sendmsg([packet], rights)
+        answer = connection.recv(1 << 17)
+    except OSError as error:
+        raise gone(run) from error
+    finally:
+        connection.close()
+    if len(answer) < REPLY.size:
+        raise gone(run)
+    return Reply(answer)
+
+
+def gone(run: str) -> ConflictError:
+    name = run.rpartition("/")[2]
+    return ConflictError(f"the monitor of `{name}` does not answer", hint=f"is it still running? `ctrmgr info {name}`")
+
+
+def _connect(connection: _socket.socket, run: str) -> None:
+    # A path may be longer than a socket's address: then through a descriptor of its directory.
+    if len(run) < 90:
+        connection.connect(f"{run}/control")
+        return
+    fd = os.open(run, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        connection.connect(f"/proc/self/fd/{fd}/control")
+    finally:
+        os.close(fd)
+
+
+def failure(subject: str, step: str, detail: str, code: int) -> CtrmgrError:
+    """The error that a monitor's or helper's report becomes. `subject` is what the user named."""
+    reason = f"{step}: {detail}: {os.strerror(code)}" if detail else f"{step}: {os.strerror(code)}"
+    if step == "find the owner":
+        return SpecError(f"`{subject}`: {detail}", hint="names are looked up in the image's /etc/passwd and /etc/group")
+    if step == "name the node":
+        return ConflictError(f"`{subject}`: {detail} exists in the instance already", hint="choose another `path`")
+    if step in ("attach", "detach") and code in (errno.EEXIST, errno.EBUSY, errno.ENOENT):
+        return ConflictError(f"`{subject}`: {detail}")
+    if step == "look at the host's node":
+        return ConflictError(f"`{subject}`: {detail}", hint="the device changed in between; try again")
+    if step == "open the device":
+        return HostError(f"`{subject}`: {detail}: {os.strerror(code)}", hint="`required=false` starts without it")
+    if code == errno.EBUSY and step == "take the instance's lock":
+        return ConflictError(f"`{subject}` is running already")
+    hint = None
+    if code in (errno.EPERM, errno.EACCES):
+        hint = "this needs root"
+    elif code in (errno.ENOSYS, errno.EOPNOTSUPP):
+        hint = "this kernel lacks it"
+    return HelperError(f"`{subject}`: {reason}", operation=step, errno_name=errno.errorcode.get(code, ""), hint=hint)

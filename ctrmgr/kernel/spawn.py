@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Native helpers are started here and nowhere else, with exactly the descriptors that they expect."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+
+from ctrmgr import state
+from ctrmgr.errors import HelperError
+from ctrmgr.kernel import control
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FIRST_FREE = 32
+"""Descriptors are moved here before they are dealt out, so that none is overwritten while dealing."""
+
+
+class Report:
+    """What `ctrmgr-monitor` said: the pids of a running instance, or the step that failed and its errno."""
+
+    __slots__ = ("detail", "error", "init_pid", "monitor_pid", "step")
+
+    def __init__(self, packet: bytes) -> None:
+        _, self.error, self.monitor_pid, self.init_pid, step, detail = control.REPORT.unpack_from(packet)
+        self.step, self.detail = control.text(step), control.text(detail)
+
+
+def helper(name: str) -> str:
+    """The path of a native helper. Raises HelperError when it is not installed."""
+    path = f"{state.libexec_dir()}/{name}"
+    if not os.access(path, os.X_OK):
+        raise HelperError(f"`{path}` is missing", hint="is ctrmgr installed whole? CTRMGR_LIBEXEC may point elsewhere")
+    return path
+
+
+def monitor(verb: str, plan: str, instance: str, run: str) -> Report:
+    """Run `ctrmgr-monitor start` or `clean` and wait for its report.
+
+    Raises HelperError when it died without one, OSError when a file or directory is missing.
+    """
+    path = helper("ctrmgr-monitor")
+    read, write = os.pipe2(os.O_CLOEXEC)
+    opened = [write]
+    try:
+        opened += [os.open(plan, os.O_RDONLY | os.O_CLOEXEC)]
+        opened += [os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for place in (instance, run)]
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE) for fd in (*opened[1:], write)]
+        opened += high
+        actions = [(os.POSIX_SPAWN_DUP2, fd, 3 + index) for index, fd in enumerate(high)]
+        environment = {"CTRMGR_DEBUG": "1"} if control.debug else {}
+        say(f"spawn {path} {verb}")
+        pid = os.posix_spawn(path, ["ctrmgr-monitor", verb], environment, file_actions=actions)
+    finally:
+        for fd in opened:
+            os.close(fd)
+    try:
+        packet = os.read(read, control.REPORT.size)
+    finally:
+        os.close(read)
+        os.waitpid(pid, 0)
+    if len(packet) != control.REPORT.size:
+        raise HelperError("`ctrmgr-monitor` died before it could say why", hint="see the kernel's log")
+    return Report(packet)
+
+
+def run(name: str, words: Sequence[str]) -> None:
+    """Run a helper to its end. Raises HelperError with what it said on stderr."""
+    path = helper(name)
+    read, write = os.pipe2(os.O_CLOEXEC)
+    say(f"spawn {path} {' '.join(words)}")
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, write, 2)]
+        pid = os.posix_spawn(path, [name, *words], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, file_actions=actions)
+    finally:
+        os.close(write)
+    said = b""
+    while block := os.read(read, 4096):
+        said += block
+    os.close(read)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code:
+        first = said.decode(errors="replace").strip().partition("\n")[0]
+        raise HelperError(first.removeprefix("error: ") or f"`{name}` ended with {code}", operation=name)
+
+
+def become(name: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Become a helper; does not return. Raises HelperError."""
+    path = helper(name)
+    say(f"exec {path} {' '.join(words)}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execve(path, [name, *words], dict(environment))
+    except OSError as error:
+        code = errno.errorcode.get(error.errno or 0, "")
+        raise HelperError(f"`{path}`: {error.strerror}", operation=name, errno_name=code) from error
+
+
+def say(line: str) -> None:
+    if control.debug:
+        print(f"ctrmgr: {line}", file=sys.stderr)
