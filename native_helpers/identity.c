@@ -75,7 +75,7 @@ static void copy(char *to, size_t size, const char *from)
 static bool find_user(const char *wanted, struct user *out)
 {
 	char *text = slurp("/etc/passwd"), *cursor = text, *field[7];
-	unsigned uid, gid, number;
+	unsigned uid, gid, number = 0;
 	bool numeric = id_number(wanted, &number), found = false;
 
 	while (text && !found && next_line(&cursor, field, 7)) {

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What all tests stand on: the built helpers, the command line in folders of its own, and a look at the host before and after."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MUST_WORK = os.environ.get("CTRMGR_MUST_WORK") == "1"
+
+
+def build(folder: Path, *options: str) -> Path:
+    """Build the C helpers with meson (again only what has changed); returns the folder with the programs."""
+    bin_dir = Path(sys.executable).parent
+    env = {**os.environ, "PATH": f"{bin_dir}:{os.environ['PATH']}"}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "build.ninja").exists():
+            subprocess.run(["meson", "setup", *options, folder, ROOT], check=True, env=env, stdout=subprocess.DEVNULL)
+        done = subprocess.run(["ninja", "-C", folder], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+        programs = folder / "native_helpers"
+        shutil.copy(ROOT / "native_helpers/seccomp/default.policy", programs)
+    return programs
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") or "CTRMGR_LIBEXEC" not in os.environ:
+        os.environ.setdefault("CTRMGR_LIBEXEC", str(build(ROOT / "build" / "test")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
+    """A skip at home is a failure where everything must work."""
+    report = yield
+    if MUST_WORK and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped although CTRMGR_MUST_WORK=1: {report.longrepr}"
+    return report
+
+
+class Result:
+    """How a command ended and what it said."""
+
+    def __init__(self, code: int, stdout: str, stderr: str) -> None:
+        self.code, self.stdout, self.stderr = code, stdout, stderr
+
+    def __repr__(self) -> str:
+        return f"Result({self.code}, {self.stdout!r}, {self.stderr!r})"
+
+
+class Ctr:
+    """`ctrmgr` from this tree, in state, run and configuration folders of its own.
+
+    `ctr("list")` fails the test unless the exit code is `code` (0); `code=None` takes any.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "CTRMGR_STATE_DIR": str(folder / "state"),
+            "CTRMGR_RUN_DIR": str(folder / "run"),
+            "CTRMGR_CONFIG_DIR": str(folder / "etc"),
+            "CTRMGR_CGROUP_PARENT": f"ctrmgr-test-{folder.name}",
+        }
+        self.argv = [sys.executable, str(ROOT / "scripts/ctrmgr")]
+
+    def __call__(
+        self, *words: str, code: int | None = 0, stdin: str | bytes = b"", env: dict[str, str] | None = None
+    ) -> Result:
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            [*self.argv, *words], env={**self.env, **(env or {})}, input=given, capture_output=True, timeout=120
+        )
+        result = Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+        assert code is None or result.code == code, f"ctrmgr {' '.join(words)}: {result}"
+        return result
+
+    def popen(self, *words: str, **options: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*self.argv, *words], env=self.env, **options)  # type: ignore[call-overload,no-any-return]
+
+    def clean_up(self) -> None:
+        """End and remove whatever a test has left."""
+        for line in self("list", "--format", "csv", code=None).stdout.splitlines()[1:]:
+            self("delete", "--force", line.split(",")[0], code=None)
+        for parent in Path("/sys/fs/cgroup").glob(f"**/{self.env['CTRMGR_CGROUP_PARENT']}"):
+            for cgroup in sorted(parent.glob("**/"), reverse=True):
+                if cgroup.is_dir():
+                    cgroup.rmdir()
+
+
+@pytest.fixture
+def ctr() -> Iterator[Ctr]:
+    """Each test its own; the path is short because sockets and people read it."""
+    folder = Path(tempfile.mkdtemp(prefix="ctr-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    runner = Ctr(folder)
+    yield runner
+    runner.clean_up()
+    shutil.rmtree(folder)
+
+
+BPF_PROG_GET_NEXT_ID = 11
+SYS_BPF = {"x86_64": 321, "aarch64": 280}
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def bpf_programs() -> int:
+    """How many BPF programs the kernel has."""
+    attr = ctypes.create_string_buffer(64)
+    count, last = 0, 0
+    while True:
+        attr[:8] = last.to_bytes(4, sys.byteorder) + bytes(4)
+        if libc.syscall(SYS_BPF[os.uname().machine], BPF_PROG_GET_NEXT_ID, attr, 64) != 0:
+            return count
+        last = int.from_bytes(attr[4:8], sys.byteorder)
+        count += 1
+
+
+def cgroups() -> list[str]:
+    return sorted(str(path) for path in Path("/sys/fs/cgroup").glob("**/ctrmgr*") if path.is_dir())
+
+
+def helpers_running() -> list[str]:
+    found = []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            name = comm.read_text().strip()
+            state = (comm.parent / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if name.startswith("ctrmgr-") and state != "Z":
+            found.append(f"{comm.parent.name} {name}")
+    return found
+
+
+def dev_nodes() -> dict[str, tuple[int, int, int]]:
+    """Owner and mode of the host's own nodes, which no attach may change."""
+    found = {}
+    for path in Path("/dev").rglob("*"):
+        if not path.is_symlink() and (path.is_char_device() or path.is_block_device()) and "/pts/" not in str(path):
+            stat = path.stat()
+            found[str(path)] = (stat.st_mode, stat.st_uid, stat.st_gid)
+    return found
+
+
+def snapshot() -> dict[str, object]:
+    """What must be equal before a test and after it."""
+    return {
+        "mounts": Path("/proc/self/mountinfo").read_text(),
+        "cgroups": cgroups(),
+        "programs": bpf_programs(),
+        "processes": helpers_running(),
+        "links": sorted(os.listdir("/sys/class/net")),
+        "nodes": dev_nodes(),
+    }
+
+
+@pytest.fixture
+def host_snapshot() -> Callable[[], dict[str, object]]:
+    return snapshot
+
+
+def same(before: dict[str, object], after: dict[str, object], *, besides: Sequence[str] = ()) -> None:
+    """Assert that two snapshots are equal, and say in what they are not."""
+    for key, value in before.items():
+        if key not in besides:
+            assert after[key] == value, f"{key} changed"
