@@ -108,6 +108,7 @@ def test_again_and_at_once(host: Namespace, program: Path) -> None:
 
 
 def test_one_family(host: Namespace, program: Path) -> None:
+    host.ok("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward")  # a new namespace has what the host's has
     host.ok(program, "up", "ctrbr0", "none", "fd77::1/64", "--nat")
     rules = host.ok("nft", "list", "ruleset")
     assert rules.count("masquerade") == 1
