@@ -175,6 +175,9 @@ def _start(name: str) -> None:
         if report.error == errno.ENODEV and report.step == "make the network link":
             bring_up(record.read_plan(path))
             report = spawn.monitor("start", f"{path}/plan", path, run)
+        if report.step == "read the plan":
+            replan(name)
+            report = spawn.monitor("start", f"{path}/plan", path, run)
         if report.error in CANNOT_IDMAP and report.step == "idmap a layer":
             from ctrmgr.backend import shift
 
@@ -186,6 +189,16 @@ def _start(name: str) -> None:
     if report.error:
         repair.end_run(name)
         raise control.failure(name, report.step, report.detail, report.error)
+
+
+def replan(name: str) -> None:
+    """Compile a damaged plan anew from what the user asked for; ids and addresses are known by their claims. Cold."""
+    from ctrmgr.plan import compile
+
+    own = record.Record(name)
+    addresses = [["address", "4", address, ""] for address, owner in state.claims("addresses").items() if owner == name]
+    rows = compile.recompile(name, store.load(own.image), own.profiles, own.config, own.devices, addresses)
+    state.write_flat(f"{own.path}/plan", rows)
 
 
 def bring_up(plan: Sequence[Sequence[str]]) -> None:
@@ -241,7 +254,7 @@ def restart(name: str, *, timeout: float | None = None, force: bool = False) -> 
 
 def signal(name: str, number: int) -> None:
     """Send init a signal."""
-    reply = control.ask(running(name), control.SIGNAL, arg=number)
+    reply = control.ask(record.running(name), control.SIGNAL, arg=number)
     if reply.error:
         raise control.failure(name, reply.step, reply.detail, reply.error)
 
@@ -284,49 +297,9 @@ def rename(old: str, new: str) -> None:
 
 def freeze(name: str, *, thaw: bool = False) -> None:
     """Stop all its processes where they are, or let them go on."""
-    reply = control.ask(running(name), control.THAW if thaw else control.FREEZE)
+    reply = control.ask(record.running(name), control.THAW if thaw else control.FREEZE)
     if reply.error:
         raise control.failure(name, reply.step, reply.detail, reply.error)
-
-
-def running(name: str) -> str:
-    """The run directory of a running instance. Raises NotFoundError, ConflictError."""
-    record.check_name(name)
-    if not record.is_running(name):
-        if not os.path.isdir(record.home(name)):
-            raise record.unknown(name)
-        raise ConflictError(f"`{name}` is not running", hint=f"`ctrmgr start {name}`")
-    return record.run_home(name)
-
-
-class Row:
-    """One line of `list`."""
-
-    __slots__ = ("image", "ipv4", "name", "status")
-
-    def __init__(self, name: str, status: str, ipv4: str, image: str) -> None:
-        self.name, self.status, self.ipv4, self.image = name, status, ipv4, image
-
-
-def listing() -> list[Row]:
-    """All instances by name. One whose files are corrupt is listed as `CORRUPT`."""
-    addresses = {owner: address for address, owner in state.claims("addresses").items()}
-    return [_row(name, addresses) for name in record.names()]
-
-
-def _row(name: str, addresses: Mapping[str, str]) -> Row:
-    status, image = "STOPPED", ""
-    if record.is_running(name):
-        status = "RUNNING"
-        with open(f"{record.run_home(name)}/state", "rb") as file:
-            if b"\nfrozen\t1\n" in file.read():
-                status = "FROZEN"
-    try:
-        first = state.read_flat(f"{record.home(name)}/config")[0]
-        image = first[2] if first[0] == "image" else ""
-    except Exception:  # any damage: one broken file must not hide the others
-        status = "CORRUPT" if status == "STOPPED" else status
-    return Row(name, status, addresses.get(name, ""), image)
 
 
 def made_up_name() -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from ctrmgr import state
-from ctrmgr.errors import NotFoundError, SpecError
+from ctrmgr.errors import ConflictError, NotFoundError, SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +52,16 @@ def names() -> list[str]:
 
 def unknown(name: str) -> NotFoundError:
     return NotFoundError(f"no instance `{name}`", hint="`ctrmgr list` shows what there is")
+
+
+def running(name: str) -> str:
+    """The run directory of a running instance. Raises NotFoundError, ConflictError."""
+    check_name(name)
+    if not is_running(name):
+        if not os.path.isdir(home(name)):
+            raise unknown(name)
+        raise ConflictError(f"`{name}` is not running", hint=f"`ctrmgr start {name}`")
+    return run_home(name)
 
 
 class Record:
@@ -118,7 +128,18 @@ def read_plan(path: str) -> list[list[str]]:
 
 def stage(record: Record, plan: Sequence[Sequence[str]]) -> None:
     """Write both files aside."""
-    state.write_flat(f"{record.path}/plan.new", plan)
+    # Not by a rename, and with its blocks given beforehand: replacing a file makes ext4 write the new one out at once
+    # (0.3 ms), which only the config needs. A plan that a power cut has damaged is compiled again from it.
+    data = state.dump_flat(plan)
+    try:
+        fd = os.open(f"{record.path}/plan.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, len(data))
+            os.write(fd, data)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise state.unwritable(f"{record.path}/plan.new", error) from error
     state.write_flat(f"{record.path}/config.new", record.flat())
 
 

@@ -160,6 +160,17 @@ def check_count(command: Command, args: Args) -> None:
         raise SpecError(f"`ctrmgr {command.name}`: `{extra}` is one argument too many", hint=f"usage: {usage(command)}")
 
 
+def pairs(words: list[str], what: str) -> dict[str, str]:
+    """`KEY=VALUE` words as a mapping. Raises SpecError."""
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise SpecError(f"`{word}` is not {what}")
+        found[key] = value
+    return found
+
+
 def usage(command: Command) -> str:
     """The one-line synopsis."""
     words = ["ctrmgr", command.name]

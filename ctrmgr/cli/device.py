@@ -6,8 +6,7 @@ from __future__ import annotations
 import sys
 
 from ctrmgr.backend import devices, record
-from ctrmgr.cli.command import Argument, Command, Option
-from ctrmgr.cli.launch import pairs
+from ctrmgr.cli.command import Argument, Command, Option, pairs
 from ctrmgr.kernel.control import HOLDERS
 
 TYPE_CHECKING = False

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr.backend import enter
-from ctrmgr.cli.command import Argument, Command, Option
-from ctrmgr.cli.launch import pairs
+from ctrmgr.cli.command import Argument, Command, Option, pairs
 from ctrmgr.errors import SpecError
 from ctrmgr.kernel import spawn
 

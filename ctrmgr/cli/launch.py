@@ -6,23 +6,12 @@ from __future__ import annotations
 import sys
 
 from ctrmgr.backend import local
-from ctrmgr.cli.command import Argument, Command, Option
+from ctrmgr.cli.command import Argument, Command, Option, pairs
 from ctrmgr.errors import SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ctrmgr.cli.command import Args
-
-
-def pairs(words: list[str], what: str) -> dict[str, str]:
-    """`KEY=VALUE` words as a mapping. Raises SpecError."""
-    found = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise SpecError(f"`{word}` is not {what}")
-        found[key] = value
-    return found
 
 
 def wish(args: Args) -> local.Wish:

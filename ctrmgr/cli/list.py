@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.backend import local, repair
+from ctrmgr.backend import listing, repair
 from ctrmgr.cli.command import Argument, Command
 from ctrmgr.cli.table import print_rows
 
@@ -17,7 +17,7 @@ def run_list(args: Args) -> None:
     wanted = args.positional
     rows = [
         {"name": row.name, "status": row.status, "ipv4": row.ipv4, "image": row.image}
-        for row in local.listing()
+        for row in listing.listing()
         if not wanted or any(word in row.name for word in wanted)
     ]
     print_rows(("name", "status", "ipv4", "image"), rows, args.one("format", "table"))

@@ -35,7 +35,7 @@ class Bar:
                 transient=True,
             )
 
-    def __enter__(self) -> Bar:  # noqa: PYI034 - not meant to be subclassed
+    def __enter__(self) -> Bar:
         if self._progress:
             self._progress.start()
         return self

@@ -21,7 +21,7 @@ def _inside(value: str) -> str:
     _path(value)
     if not value.startswith("/dev/"):
         raise ValueError("is not below /dev: nodes work nowhere else in an instance")
-    if value[5:].split("/")[0] in ("pts", "shm", "mqueue", "fd") or value[5:].startswith(".ctrmgr-"):
+    if value[5:].split("/", maxsplit=1)[0] in ("pts", "shm", "mqueue", "fd") or value[5:].startswith(".ctrmgr-"):
         raise ValueError("is in a part of /dev that belongs to something else")
     return value
 

@@ -50,7 +50,7 @@ def _write(image: Image, file: IO[bytes], path: str, progress: Progress) -> None
     if path.endswith(".tar"):
         out = file
     elif path.endswith(".xz"):
-        out = lzma.LZMAFile(file, "wb")  # noqa: SIM115 - closed below
+        out = lzma.LZMAFile(file, "wb")
     elif path.endswith(".bz2"):
         out = bz2.BZ2File(file, "wb")
     else:

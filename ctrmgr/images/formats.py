@@ -125,7 +125,7 @@ def _tar_checksum(head: bytes) -> bool:
 
 def decompressed(fd: int, kind: str) -> IO[bytes]:
     """The tar stream of an archive whose bytes come from `fd`; decodes in the calling process (the sandbox)."""
-    raw = open(fd, "rb", buffering=BUFFER, closefd=False)  # noqa: SIM115 - lives as long as the process
+    raw = open(fd, "rb", buffering=BUFFER, closefd=False)
     if kind == "gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=raw), BUFFER)
     if kind == "xz":

@@ -241,7 +241,7 @@ class _Feed:
     def _work(self) -> None:
         try:
             self._produce(self._write)
-        except BaseException as error:  # noqa: BLE001 - handed over to the thread that waits
+        except BaseException as error:
             self._error = error
         finally:
             os.close(self._write_fd)
