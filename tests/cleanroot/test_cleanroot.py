@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The README's two commands on a machine that has nothing: a minimal root of each suite, made for this test.
+
+The first command runs whole. Of the second, everything that it installs, and the unit tests and some tests with real
+namespaces: the rest is what the surrounding run is doing anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ctrmgr.images import build
+from tests.conftest import ROOT
+
+ENTER = Path(__file__).with_name("enter.sh")
+CERTIFICATES = Path("/etc/ssl/certs")
+SELECTION = ("tests/unit/test_spec.py", "tests/unit/test_plan.py", "tests/rootful/test_seccomp.py")
+
+
+def pip_environment() -> dict[str, str]:
+    """How this machine's pip reaches its index."""
+    listed = subprocess.run(["pip", "config", "list"], capture_output=True, text=True).stdout
+    found = {key: value for key, value in os.environ.items() if key.startswith("PIP_") or key.endswith("_proxy")}
+    for line in listed.splitlines():
+        scope, _, value = line.partition("=")
+        name = scope.partition(".")[2].replace("-", "_").upper()
+        found.setdefault(f"PIP_{name}", value.strip("'").replace("\\n", " "))
+    found["PIP_CACHE_DIR"] = str(cache())
+    return found
+
+
+def cache() -> Path:
+    path = ROOT / "build/pip-cache"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def local_folders(env: dict[str, str]) -> list[Path]:
+    """Folders of this machine that the package clients look into."""
+    words = " ".join(env.values()).replace("file://", "").split()
+    found = [Path(word) for word in words if re.fullmatch(r"/[\w./-]+", word)]
+    return [path for path in found if path.is_dir()]
+
+
+class Root:
+    """A root directory of `suite`, with this clone in /src."""
+
+    def __init__(self, suite: str, folder: Path) -> None:
+        self.folder = folder
+        sources = build._sources(build.DISTRIBUTIONS["debian"], "debian", suite)
+        options = [word for word in build._apt_options() if word.startswith("--aptopt=")]
+        command = ["mmdebstrap", "--variant=minbase", "--mode=root", *options, suite, str(folder), *sources]
+        subprocess.run(command, check=True, capture_output=True)
+        shutil.copytree(CERTIFICATES, folder / "etc/ssl/certs", dirs_exist_ok=True, symlinks=False)
+        shutil.copy("/etc/resolv.conf", folder / "etc/resolv.conf")
+        shutil.copy("/etc/hosts", folder / "etc/hosts")
+        subprocess.run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(folder / "src")], check=True)
+
+    def run(self, *command: str) -> str:
+        env = pip_environment()
+        env |= {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
+        env["CTRMGR_CGROUP_PARENT"] = f"ctrmgr-test-cleanroot-{os.getpid()}"
+        env["CTRMGR_MUST_WORK"] = "1"
+        binds = [word for path in local_folders(env) for word in ("--bind", str(path))]
+        unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        done = subprocess.run(
+            [*unshare, str(ENTER), str(self.folder), *binds, *command],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-6000:]
+        return done.stdout
+
+
+def drop_bridge() -> None:
+    """The clean root shares our network: its bridge goes with it."""
+    subprocess.run(["ip", "link", "delete", "ctrbr0"], capture_output=True)
+    subprocess.run(["nft", "delete", "table", "inet", "ctrmgr-ctrbr0"], capture_output=True)
+
+
+@pytest.fixture
+def bridge() -> Iterator[None]:
+    drop_bridge()
+    yield
+    drop_bridge()
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_both_commands(suite: str, tmp_path: Path, bridge: None) -> None:
+    folder = tmp_path / suite
+    tmp_path.chmod(0o755)
+    root = Root(suite, folder)
+    try:
+        said = root.run("./scripts/demo")
+        assert "ctrmgr works here" in said
+        assert "the first sector of a real block device" in said
+        assert re.search(r"crw-rw---- +1 user +render", said)
+        again = root.run("./scripts/demo")  # safe to run twice
+        assert "installing packages" not in again
+        tested = root.run("./scripts/test", "-q", *SELECTION)
+        assert re.search(r"\d+ passed", tested.splitlines()[-1])
+    finally:
+        for parent in Path("/sys/fs/cgroup").glob(f"**/ctrmgr-test-cleanroot-{os.getpid()}"):
+            parent.rmdir()
+        shutil.rmtree(folder, ignore_errors=True)
