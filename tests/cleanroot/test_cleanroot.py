@@ -20,7 +20,9 @@ from ctrmgr.images import build
 from tests.conftest import ROOT
 
 ENTER = Path(__file__).with_name("enter.sh")
-CERTIFICATES = Path("/etc/ssl/certs")
+BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+"""This machine's authorities: its mirrors may be signed by one of its own."""
+
 SELECTION = ("tests/unit/test_spec.py", "tests/unit/test_plan.py", "tests/rootful/test_seccomp.py")
 
 
@@ -33,6 +35,8 @@ def pip_environment() -> dict[str, str]:
         name = scope.partition(".")[2].replace("-", "_").upper()
         found.setdefault(f"PIP_{name}", value.strip("'").replace("\\n", " "))
     found["PIP_CACHE_DIR"] = str(cache())
+    if BUNDLE.exists():
+        found["PIP_CERT"] = found["SSL_CERT_FILE"] = "/etc/authorities.crt"
     return found
 
 
@@ -45,8 +49,9 @@ def cache() -> Path:
 def local_folders(env: dict[str, str]) -> list[Path]:
     """Folders of this machine that the package clients look into."""
     words = " ".join(env.values()).replace("file://", "").split()
-    found = [Path(word) for word in words if re.fullmatch(r"/[\w./-]+", word)]
-    return [path for path in found if path.is_dir()]
+    found = {Path(word) for word in words if re.fullmatch(r"/[\w./-]+", word)}
+    # an index's files lie beside its pages
+    return sorted(path.parent if path.name == "simple" else path for path in found if path.is_dir())
 
 
 class Root:
@@ -58,7 +63,8 @@ class Root:
         options = [word for word in build._apt_options() if word.startswith("--aptopt=")]
         command = ["mmdebstrap", "--variant=minbase", "--mode=root", *options, suite, str(folder), *sources]
         subprocess.run(command, check=True, capture_output=True)
-        shutil.copytree(CERTIFICATES, folder / "etc/ssl/certs", dirs_exist_ok=True, symlinks=False)
+        if BUNDLE.exists():
+            shutil.copy(BUNDLE, folder / "etc/authorities.crt")
         shutil.copy("/etc/resolv.conf", folder / "etc/resolv.conf")
         shutil.copy("/etc/hosts", folder / "etc/hosts")
         subprocess.run(["git", "clone", "-q", "--no-hardlinks", str(ROOT), str(folder / "src")], check=True)
