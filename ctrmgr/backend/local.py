@@ -11,6 +11,7 @@ from ctrmgr.backend import record, repair
 from ctrmgr.backend.devices import lock
 from ctrmgr.backend.repair import crash
 from ctrmgr.errors import ConflictError, HelperError, HostError, SpecError
+from ctrmgr.host import net
 from ctrmgr.images import store
 from ctrmgr.kernel import control, spawn
 from ctrmgr.plan import instance as planning
@@ -123,14 +124,13 @@ def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]
 
 def _make_layer(aside: str, image: Image, name: str, claims: Claims) -> None:
     """The instance's own layer: what differs from the image. Ids on disk are the image's; the mount maps them."""
-    from ctrmgr.host import net
-
     for folder in ("upper", "work"):
         os.mkdir(f"{aside}/{folder}", 0o755)
     root = os.stat(image.rootfs)
     os.chmod(f"{aside}/upper", root.st_mode & 0o7777)
     os.chown(f"{aside}/upper", root.st_uid, root.st_gid)
-    files = network.files(name, claims.addresses, *net.nameservers()) if claims.addresses else network.files(name, (), ())
+    servers = net.nameservers() if claims.addresses else ([], [])
+    files = network.files(name, claims.addresses, *servers)
     etc = f"{image.rootfs}/etc"
     if os.path.islink(etc) or not os.path.isdir(etc):
         return

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which IPv4 networks this host already talks to, and the name servers that it asks."""
+"""Which IPv4 networks this host already talks to, and the name servers that it asks. Hot."""
 
 from __future__ import annotations
 
 import os
-import socket
 import struct
 
 
@@ -39,13 +38,15 @@ def free_subnet(root: str = "/", *, prefix: int = 22, avoid: list[tuple[int, int
 
 
 def number(address: str) -> int:
-    """A dotted IPv4 address as an integer. Raises OSError."""
-    value: int = struct.unpack(">I", socket.inet_aton(address))[0]
-    return value
+    """A dotted IPv4 address as an integer. Raises ValueError."""
+    parts = address.split(".")
+    if len(parts) != 4 or not all(part.isdecimal() and int(part) < 256 for part in parts):
+        raise ValueError(f"`{address}` is not an IPv4 address")
+    return int(parts[0]) << 24 | int(parts[1]) << 16 | int(parts[2]) << 8 | int(parts[3])
 
 
 def dotted(value: int) -> str:
-    return socket.inet_ntoa(struct.pack(">I", value))
+    return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
 
 
 def nameservers(root: str = "/") -> tuple[list[str], list[str]]:

@@ -8,8 +8,11 @@ knows.)
 
 from __future__ import annotations
 
+import os
+
 from ctrmgr import state
 from ctrmgr.errors import CtrmgrError, HostError
+from ctrmgr.host.net import dotted, free_subnet, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,16 +74,12 @@ def load(name: str) -> Network:
 
 def define(name: str) -> Network:
     """Choose networks that this host does not use, and keep the choice. Raises HostError when there are none."""
-    import os
-
-    from ctrmgr.host import net
-
     folder = f"{state.state_dir()}/networks"
     state.make_dir(folder)
     with state.Lock(folder):
         if os.path.exists(path(name)):
             return load(name)
-        first = net.free_subnet(prefix=PREFIX)
+        first = free_subnet(prefix=PREFIX)
         if not first:
             raise HostError(f"no private IPv4 network is free for `{name}`", hint=f"write one to `{path(name)}`")
         # RFC 4193: 40 random bits make a network that meets nobody's.
@@ -89,18 +88,6 @@ def define(name: str) -> Network:
         rows = (("ipv4", dotted(number(first) + 1), str(PREFIX)), ("ipv6", gateway6, "64"))
         state.write_flat(path(name), rows)
         return Network(name, rows[0][1], PREFIX, gateway6, 64)
-
-
-def number(address: str) -> int:
-    """A dotted IPv4 address as an integer. Raises ValueError."""
-    parts = address.split(".")
-    if len(parts) != 4 or not all(part.isdecimal() and int(part) < 256 for part in parts):
-        raise ValueError(f"`{address}` is not an IPv4 address")
-    return int(parts[0]) << 24 | int(parts[1]) << 16 | int(parts[2]) << 8 | int(parts[3])
-
-
-def dotted(value: int) -> str:
-    return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
 
 
 def files(

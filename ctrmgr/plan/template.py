@@ -51,7 +51,7 @@ def store(image: Image, profiles: Sequence[str], rows: Iterable[Sequence[str]], 
 
 def head(image: Image, profiles: Sequence[str]) -> list[str]:
     """What must be equal before any file is looked at. The hierarchies and the modules of a kernel change with the boot."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         boot = file.read().strip()
     return ["@template", "1", image.fingerprint, image.rootfs, ",".join(profiles), boot, str(os.geteuid())]
 

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The hot verbs import the standard library's cheap part and our own hot modules, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Ctr
+
+# What the interpreter itself has loaded by the time a script begins, and what may come on top.
+CHEAP = {"errno", "fcntl", "posix", "stat", "time", "_socket", "struct", "_struct", "__future__"}
+DUMP = """
+import sys
+before = set(sys.modules)
+sys.path.insert(0, {root!r})
+sys.argv = ["ctrmgr", *{words!r}]
+import os
+real = os.execve
+def show(*_):
+    print("\\n".join(["MODULES", *sorted(set(sys.modules) - before)]), file=sys.stderr)
+def become(*arguments):
+    show()
+    sys.stderr.flush()
+    real(*arguments)
+os.execve = become
+from ctrmgr.cli.main import main
+code = main()
+show()
+sys.exit(code)
+"""
+
+
+def modules(ctr: Ctr, *words: str) -> set[str]:
+    """The modules that a verb has imported, as the verb itself ended or became another program."""
+    script = DUMP.format(root=str(ROOT), words=list(words))
+    done = subprocess.run([sys.executable, "-I", "-c", script], env=ctr.env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.partition("MODULES\n")[2].split())
+
+
+@pytest.fixture
+def running(ctr: Ctr) -> Ctr:
+    ctr("launch", "builtin:busybox", "c1", "-p", "no-network")
+    return ctr
+
+
+def foreign(found: set[str]) -> set[str]:
+    return {name for name in found if name != "ctrmgr" and not name.startswith("ctrmgr.")} - CHEAP
+
+
+def test_launch_with_an_unchanged_profile(running: Ctr) -> None:
+    assert foreign(modules(running, "launch", "builtin:busybox", "c2", "-p", "no-network")) == set()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list",),
+        ("exec", "c1", "--", "/bin/true"),
+        ("attach-device", "c1", "fuse", "type=unix-char", "source=/dev/fuse"),
+        ("stop", "c1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_hot_verb(running: Ctr, words: tuple[str, ...]) -> None:
+    found = modules(running, *words)
+    assert foreign(found) == set()
+    assert "ctrmgr.cli.main" in found  # the test would see an import
+
+
+def test_start_and_detach(running: Ctr) -> None:
+    running("attach-device", "c1", "/dev/fuse")
+    assert foreign(modules(running, "detach-device", "c1", "fuse")) == set()
+    running("stop", "c1")
+    assert foreign(modules(running, "start", "c1")) == set()
+
+
+def test_the_packages_are_not_small_change(ctr: Ctr) -> None:
+    """The check itself: a cold verb does import them."""
+    assert {"pydantic", "yaml"} <= modules(ctr, "profile", "validate", str(Path(ROOT / "profiles/default.yaml")))
