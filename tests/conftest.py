@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -125,6 +126,7 @@ def bpf_programs() -> int:
     while True:
         attr[:8] = last.to_bytes(4, sys.byteorder) + bytes(4)
         if libc.syscall(SYS_BPF[os.uname().machine], BPF_PROG_GET_NEXT_ID, attr, 64) != 0:
+            assert ctypes.get_errno() == errno.ENOENT, os.strerror(ctypes.get_errno())
             return count
         last = int.from_bytes(attr[4:8], sys.byteorder)
         count += 1
@@ -164,6 +166,7 @@ def snapshot() -> dict[str, object]:
         "cgroups": cgroups(),
         "programs": bpf_programs(),
         "processes": helpers_running(),
+        "loops": subprocess.check_output(["losetup", "--list", "--noheadings"], text=True),
         "links": sorted(os.listdir("/sys/class/net")),
         "nodes": dev_nodes(),
     }

@@ -7,7 +7,7 @@ import os
 
 from ctrmgr import state
 from ctrmgr.errors import ConflictError, SpecError
-from ctrmgr.host import subid
+from ctrmgr.host import net, subid
 from ctrmgr.plan import idmap, network
 
 TYPE_CHECKING = False
@@ -143,7 +143,7 @@ def _claim_address(link: Link, owner: str, made: list[tuple[str, str]]) -> str:
     if link.address and not bridge.holds(link.address):
         raise SpecError(
             f"`{link.inside}`: `{link.address}` is not an address of `{link.bridge}`",
-            hint=f"its network is {network.dotted(bridge.first)}/{bridge.prefix}",
+            hint=f"its network is {net.dotted(bridge.first)}/{bridge.prefix}",
         )
     wanted = (link.address,) if link.address else bridge.candidates(owner)
     found = state.claim("addresses", wanted, owner)
