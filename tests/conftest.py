@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -175,6 +176,18 @@ def snapshot() -> dict[str, object]:
 @pytest.fixture
 def host_snapshot() -> Callable[[], dict[str, object]]:
     return snapshot
+
+
+def settle() -> None:
+    """The kernel frees programs, namespaces and links in its own time: wait until it has been quiet for a while."""
+    last, quiet = None, 0
+    for _ in range(100):
+        now = (bpf_programs(), sorted(os.listdir("/sys/class/net")), cgroups(), helpers_running())
+        quiet = quiet + 1 if now == last else 0
+        if quiet == 4:
+            return
+        last = now
+        time.sleep(0.05)
 
 
 def same(before: dict[str, object], after: dict[str, object], *, besides: Sequence[str] = ()) -> None:
