@@ -60,6 +60,8 @@ static int sibling(const char *name)
 
 static int take_lock(struct monitor *m, struct failure *f)
 {
+	struct stat s;
+
 	if (m->lock < 0)
 		m->lock = openat(FD_RUN, "state", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (m->lock < 0)
@@ -68,6 +70,9 @@ static int take_lock(struct monitor *m, struct failure *f)
 		errno = EBUSY;
 		return fail(f, "take the instance's lock", "it is running already");
 	}
+	errno = ESTALE;
+	if (fstat(m->lock, &s) || !s.st_nlink)
+		return fail(f, "take the instance's lock", "another command has cleaned up meanwhile");
 	return 0;
 }
 

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Kill -9 between any two steps: the next command mends it, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Ctr, same, settle
+
+Snapshot = Callable[[], dict[str, object]]
+LAUNCH = ("launch", "builtin:busybox", "c1", "-p", "no-network")
+FUSE = "/dev/fuse"
+STEPS = {
+    "create-made": LAUNCH,
+    "create-claimed": LAUNCH,
+    "create-written": LAUNCH,
+    "create-named": LAUNCH,
+    "start-directory": LAUNCH,
+    "start-done": LAUNCH,
+    "stop-asked": ("stop", "c1"),
+    "attach-recorded": ("attach-device", "c1", FUSE),
+    "attach-done": ("attach-device", "c1", FUSE),
+    "detach-recorded": ("detach-device", "c1", "fuse"),
+    "detach-done": ("detach-device", "c1", "fuse"),
+    "delete-renamed": ("delete", "--force", "c1"),
+    "delete-released": ("delete", "--force", "c1"),
+    "rename-recorded": ("rename", "c1", "c2"),
+    "rename-claims": ("rename", "c1", "c2"),
+    "rename-moved": ("rename", "c1", "c2"),
+}
+
+
+def test_every_step_is_tested() -> None:
+    import re
+
+    text = "".join(path.read_text() for path in (ROOT / "ctrmgr").rglob("*.py"))
+    assert set(re.findall(r'\bcrash\("([\w-]+)"\)', text)) == set(STEPS)
+
+
+def crash(ctr: Ctr, step: str) -> None:
+    result = ctr(*STEPS[step], code=None, env={"CTRMGR_CRASH_AT": step})
+    assert result.code == -signal.SIGKILL, f"{step} was not reached: {result}"
+
+
+def whole(ctr: Ctr) -> None:
+    """What is on disk is in order: no half-made thing, claims only for what exists."""
+    state = ctr.folder / "state"
+    names = {path.name for path in (state / "instances").iterdir()}
+    assert not [name for name in names if name.startswith(".")], names
+    for name in names:
+        files = {path.name for path in (state / "instances" / name).iterdir()}
+        assert not files & {"config.new", "plan.new", "rename"}, files
+    assert {os.readlink(path) for path in (state / "ids").iterdir()} <= names
+
+
+@pytest.fixture
+def before(ctr: Ctr, host_snapshot: Snapshot) -> dict[str, object]:
+    ctr("image", "list")
+    ctr(*LAUNCH)
+    ctr("delete", "--force", "c1")
+    settle()
+    return host_snapshot()
+
+
+@pytest.mark.parametrize("step", [step for step, words in STEPS.items() if words == LAUNCH])
+def test_launch(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, step: str) -> None:
+    crash(ctr, step)
+    ctr("list")
+    if step in ("create-made", "create-claimed", "create-written"):
+        whole(ctr)
+        assert ctr("list", "--format", "csv").stdout == "name,status,ipv4,image\n"
+        ctr(*LAUNCH)  # the name and its ids are free again
+    elif step in ("create-named", "start-directory"):
+        ctr("start", "c1")
+    assert "RUNNING" in ctr("list").stdout
+    assert ctr("exec", "c1", "echo", "ok").stdout == "ok\n"
+    ctr("delete", "--force", "c1")
+    whole(ctr)
+    settle()
+    same(before, host_snapshot())
+
+
+@pytest.mark.parametrize("step", ["attach-recorded", "attach-done", "detach-recorded", "detach-done"])
+def test_devices(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, step: str) -> None:
+    ctr(*LAUNCH)
+    if step.startswith("detach"):
+        ctr("attach-device", "c1", FUSE)
+    crash(ctr, step)
+    ctr("attach-device", "c1", "/dev/net/tun")  # any other change finds and mends it
+    whole(ctr)
+    there = ctr("exec", "c1", "test", "-c", FUSE, code=None).code == 0
+    assert there == (step in ("attach-done", "detach-recorded"))
+    assert (f"{FUSE} → {FUSE}" in ctr("info", "c1").stdout) == there
+    ctr("restart", "c1")
+    assert (ctr("exec", "c1", "test", "-c", FUSE, code=None).code == 0) == there
+    ctr("delete", "--force", "c1")
+    settle()
+    same(before, host_snapshot())
+
+
+@pytest.mark.parametrize("step", ["stop-asked", "delete-renamed", "delete-released"])
+def test_the_end(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, step: str) -> None:
+    ctr(*LAUNCH)
+    crash(ctr, step)
+    if step == "stop-asked":
+        ctr("start", "c1")
+        assert "RUNNING" in ctr("list").stdout
+        ctr("delete", "--force", "c1")
+    ctr("list")
+    whole(ctr)
+    assert not list((ctr.folder / "state/ids").iterdir())
+    settle()
+    same(before, host_snapshot())
+
+
+@pytest.mark.parametrize("step", ["rename-recorded", "rename-claims", "rename-moved"])
+def test_rename(ctr: Ctr, step: str) -> None:
+    ctr("create", "builtin:busybox", "c1", "-p", "no-network")
+    crash(ctr, step)
+    name = "c2" if step == "rename-moved" else "c1"
+    ctr("start", name, code=None)  # mends; the name may change under it
+    names = ctr("list", "--format", "csv").stdout.split()[1:]
+    assert [line.split(",")[0] for line in names] == ["c2"]
+    ctr("start", "c2", code=None)
+    assert ctr("exec", "c2", "hostname").stdout == "c2\n"
+    whole(ctr)
+
+
+def monitor_pid(ctr: Ctr) -> int:
+    rows = dict(line.split("\t") for line in (ctr.folder / "run/c1/state").read_text().splitlines())
+    return int(rows["monitor"])
+
+
+def test_the_monitor_is_killed(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot) -> None:
+    ctr(*LAUNCH)
+    ctr("attach-device", "c1", FUSE)
+    os.kill(monitor_pid(ctr), signal.SIGKILL)
+    time.sleep(0.1)
+    assert "STOPPED" in ctr("list").stdout
+    assert "is not running" in ctr("exec", "c1", "true", code=4).stderr
+    ctr("start", "c1")
+    assert ctr("exec", "c1", "test", "-c", FUSE).code == 0
+    os.kill(monitor_pid(ctr), signal.SIGKILL)
+    ctr("delete", "--force", "c1")
+    settle()
+    same(before, host_snapshot())
+
+
+def test_killed_at_random(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot) -> None:
+    chance = random.Random(7)
+    for _ in range(25):
+        command = ctr.popen(*LAUNCH)
+        time.sleep(chance.uniform(0.01, 0.06))
+        command.kill()
+        command.wait()
+        ctr("list")
+        deadline = time.monotonic() + 5
+        while ctr("delete", "--force", "c1", code=None).code not in (0, 3) and time.monotonic() < deadline:
+            time.sleep(0.02)  # a monitor that had been spawned may still be starting
+    ctr("list")
+    whole(ctr)
+    settle()
+    same(before, host_snapshot())
+    assert not list(Path(ctr.folder / "run").iterdir())
