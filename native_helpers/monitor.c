@@ -204,19 +204,23 @@ static void block_signals(struct monitor *m)
 	m->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
+static void to_null(int fd)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	dup2(null, fd);
+	if (null != fd)
+		close(null);
+}
+
 /* Away from whoever called: no terminal, no descriptors of his, nobody's child but init's. */
 static void detach_from_caller(void)
 {
-	int null;
-
 	if (fork() != 0)
 		_exit(0);
 	setsid();
-	null = open("/dev/null", O_RDWR);
-	for (int fd = 0; fd < 3; fd++)
-		dup2(null, fd);
-	if (null > 2)
-		close(null);
+	for (int fd = 0; fd < (priv_trace ? 2 : 3); fd++)
+		to_null(fd);
 	syscall(SYS_close_range, FD_REPORT + 1, ~0u, 0);
 	(void)!chdir("/");
 	umask(022);
@@ -261,6 +265,7 @@ int main(int argc, char **argv)
 		dprintf(2, "ctrmgr-monitor is run by ctrmgr, with its descriptors; see native_helpers/README.md\n");
 		return 2;
 	}
+	priv_trace = getenv("CTRMGR_DEBUG") != NULL;
 	initialise(&m);
 	if (!strcmp(verb, "clean"))
 		return clean(&m);
@@ -279,6 +284,9 @@ int main(int argc, char **argv)
 	}
 	if (!again)
 		report(&m, &f);
+	if (priv_trace)
+		to_null(2);
+	priv_trace = false;
 	open_log(&m);
 	monitor_run(&m);
 }

@@ -45,6 +45,7 @@ const struct priv_operation priv_operations[] = {
 	OP(PRIV_INSIDE, priv_inside, net_inside, 0, 0, 0,
 	   "loopback, addresses and routes of the namespace that the caller is in"),
 };
+bool priv_trace;
 const size_t priv_operation_count = ARRAY_SIZE(priv_operations);
 
 int priv_call(enum priv_number number, const void *request, size_t size, const int in[], int count, int out[],
@@ -60,6 +61,8 @@ int priv_call(enum priv_number number, const void *request, size_t size, const i
 		return fail(f, o->name, "a request of %zu bytes with %d descriptors", size, count);
 	for (int i = 0; out && i < o->out; i++)
 		out[i] = -1;
+	if (priv_trace)
+		dprintf(2, "ctrmgr-monitor: %s\n", o->name);
 	errno = 0;
 	return o->run(request, in, count, out, f);
 }

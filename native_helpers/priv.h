@@ -135,6 +135,9 @@ struct priv_operation {
 extern const struct priv_operation priv_operations[];
 extern const size_t priv_operation_count;
 
+/* Name each operation on stderr (`--debug`). */
+extern bool priv_trace;
+
 /* Runs an operation in this process. `out` may be NULL where there is none. 0, or -1 with `f` filled. */
 int priv_call(enum priv_number number, const void *request, size_t size, const int in[], int count, int out[],
 	      struct failure *f);
