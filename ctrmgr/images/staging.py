@@ -60,9 +60,12 @@ def _locked_directory() -> tuple[str, int]:
     while True:
         path = f"{store.images_dir()}/.new-{secrets.token_hex(8)}"
         os.mkdir(path, 0o700)
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Until the flock holds, somebody's repair may take it for a left-over: before the open and after it.
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
         fcntl.flock(fd, fcntl.LOCK_EX)
-        # Between mkdir and flock a repair may have taken it for a left-over.
         if os.fstat(fd).st_nlink:
             return path, fd
         os.close(fd)

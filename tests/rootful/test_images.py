@@ -13,6 +13,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -426,3 +427,20 @@ def test_delete(tree: Path, state_dir: Path) -> None:
     removal.delete("tiny")
     assert os.listdir(state_dir / "images") == []
     assert os.listdir(state_dir / "aliases") == []
+
+
+def test_a_new_directory_is_not_taken_for_a_left_over(state_dir: Path) -> None:
+    store.make_dirs()
+
+    def work(_: int) -> bool:
+        path, fd = staging._locked_directory()
+        try:
+            staging.repair()
+            return os.path.isdir(path)
+        finally:
+            os.close(fd)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(100)))
+    staging.repair()
+    assert leftovers(state_dir) == []
