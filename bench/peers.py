@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from timing import CommandFailed, run, v1_only
+from timing import CommandFailedError, run, v1_only
 
 IDS = 65536
 
@@ -294,7 +294,7 @@ def available(scratch: Path, rootfs: Path, wanted: list[str]) -> tuple[list[Peer
                 peer.set_up()
                 peers.append(peer)
                 continue
-            except (CommandFailed, subprocess.CalledProcessError) as failure:
+            except (CommandFailedError, subprocess.CalledProcessError) as failure:
                 reason = f"did not start: {failure}"
         reasons.append(f"{kind.name} was not measured: {reason}")
         print(reasons[-1], file=sys.stderr)

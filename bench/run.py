@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from peers import Ctrmgr, Peer, available
-from timing import CommandFailed, Results, milliseconds, run
+from timing import CommandFailedError, Results, milliseconds, run
 
 BARE = ["/usr/bin/python3", "-I", "-c", "pass"]
 
@@ -159,7 +159,7 @@ def main() -> int:
             for peer in peers:
                 try:
                     one_round(peer, results, f"bench{number}")
-                except CommandFailed as failure:
+                except CommandFailedError as failure:
                     results.note(f"{peer.name}: {failure}")
         ours = next(peer for peer in peers if isinstance(peer, Ctrmgr))
         api(ours, results, options.rounds)
@@ -179,8 +179,10 @@ def main() -> int:
 def report(results: Results, rounds: int) -> str:
     machine = f"{os.cpu_count()} cores, Linux {os.uname().release.split('-')[0]}"
     lines = [
-        f"{rounds} rounds on {machine}, {time.strftime('%Y-%m-%d')}; milliseconds, median [min..max], "
-        "whole commands; × is how many times ctrmgr's median the peer takes.",
+        (
+            f"{rounds} rounds on {machine}, {time.strftime('%Y-%m-%d')}; milliseconds, median [min..max], "
+            "whole commands; × is how many times ctrmgr's median the peer takes."
+        ),
         "",
         results.markdown("ctrmgr"),
         "",

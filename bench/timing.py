@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import statistics
 import subprocess
@@ -14,7 +15,7 @@ CLONE_NEWNS = 0x00020000
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-class CommandFailed(Exception):
+class CommandFailedError(Exception):
     """A timed command did not do its work; a time for it would be a lie."""
 
 
@@ -34,7 +35,7 @@ def v1_only() -> int:
     with subprocess.Popen(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         if holder.stdout.readline() != b"ready\n":
-            raise CommandFailed("no mount namespace without cgroup2")
+            raise CommandFailedError("no mount namespace without cgroup2")
         namespace = os.open(f"/proc/{holder.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         holder.kill()
     return namespace
@@ -48,7 +49,7 @@ def run(
         argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=enter(namespace)
     )
     if check and done.returncode != 0:
-        raise CommandFailed(f"{' '.join(argv)}: {done.returncode}: {done.stderr.strip()[-400:]}")
+        raise CommandFailedError(f"{' '.join(argv)}: {done.returncode}: {done.stderr.strip()[-400:]}")
     return done.stdout
 
 
@@ -66,7 +67,7 @@ def milliseconds(argv: Sequence[str], *, env: dict[str, str] | None = None, name
     took = (time.perf_counter() - begin) * 1e3
     if code != 0:
         run(argv, env=env, namespace=namespace)  # says what is wrong, if it is wrong again
-        raise CommandFailed(f"{' '.join(argv)}: {code}")
+        raise CommandFailedError(f"{' '.join(argv)}: {code}")
     return took
 
 
@@ -84,7 +85,7 @@ class Results:
         """Add what `action` measured; a peer that cannot do it leaves a note instead of a number."""
         try:
             self.add(row, column, action())
-        except CommandFailed as failure:
+        except CommandFailedError as failure:
             self.note(f"{column}, {row}: {failure}")
 
     def note(self, text: str) -> None:
@@ -111,4 +112,4 @@ def cell(samples: list[float] | None, base: float, is_reference: bool) -> str:
     middle = statistics.median(samples)
     text = f"{middle:.1f}" if len(samples) == 1 else f"{middle:.1f} [{min(samples):.1f}..{max(samples):.1f}]"
     ratio = middle / base
-    return text if is_reference or ratio != ratio else f"{text} ×{ratio:.2g}"
+    return text if is_reference or math.isnan(ratio) else f"{text} ×{ratio:.2g}"

@@ -193,7 +193,9 @@ class Lock:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
         except BlockingIOError:
             self._close()
-            raise ConflictError(f"`{self.path}` is in use by another command", hint="try again when it is done") from None
+            raise ConflictError(
+                f"`{self.path}` is in use by another command", hint="try again when it is done"
+            ) from None
         except BaseException:
             self._close()
             raise

@@ -43,7 +43,8 @@ static int expect_console(struct child *c)
 	struct cmsghdr *header;
 	int slave;
 
-	if (recvmsg(c->from_parent, &message, MSG_CMSG_CLOEXEC) != 1 || got != 'g' || !(header = CMSG_FIRSTHDR(&message)))
+	if (recvmsg(c->from_parent, &message, MSG_CMSG_CLOEXEC) != 1 || got != 'g' ||
+	    !(header = CMSG_FIRSTHDR(&message)))
 		_exit(127);
 	memcpy(&slave, CMSG_DATA(header), sizeof(slave));
 	return slave;
@@ -110,7 +111,8 @@ _Noreturn void child_main(struct child *c)
 		give_up(c, "make the mount namespace", "unshare");
 	if (p->hostname && sethostname(p->hostname, strlen(p->hostname)))
 		give_up(c, "set the hostname", p->hostname);
-	if (setsid() < 0 || ioctl(slave, TIOCSCTTY, 0) || dup2(slave, 0) < 0 || dup2(slave, 1) < 0 || dup2(slave, 2) < 0)
+	if (setsid() < 0 || ioctl(slave, TIOCSCTTY, 0) || dup2(slave, 0) < 0 || dup2(slave, 1) < 0 ||
+	    dup2(slave, 2) < 0)
 		give_up(c, "open the console", "dup2");
 	proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	error = proc < 0 ? -errno : confine_inside(&p->confinement, proc, &step);

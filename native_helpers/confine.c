@@ -18,21 +18,11 @@ static const struct {
 	const char *name;
 	unsigned resource;
 } LIMITS[] = {
-	{"as", RLIMIT_AS},
-	{"core", RLIMIT_CORE},
-	{"cpu", RLIMIT_CPU},
-	{"data", RLIMIT_DATA},
-	{"fsize", RLIMIT_FSIZE},
-	{"locks", RLIMIT_LOCKS},
-	{"memlock", RLIMIT_MEMLOCK},
-	{"msgqueue", RLIMIT_MSGQUEUE},
-	{"nice", RLIMIT_NICE},
-	{"nofile", RLIMIT_NOFILE},
-	{"nproc", RLIMIT_NPROC},
-	{"rss", RLIMIT_RSS},
-	{"rtprio", RLIMIT_RTPRIO},
-	{"rttime", RLIMIT_RTTIME},
-	{"sigpending", RLIMIT_SIGPENDING},
+	{"as", RLIMIT_AS},           {"core", RLIMIT_CORE},         {"cpu", RLIMIT_CPU},
+	{"data", RLIMIT_DATA},       {"fsize", RLIMIT_FSIZE},       {"locks", RLIMIT_LOCKS},
+	{"memlock", RLIMIT_MEMLOCK}, {"msgqueue", RLIMIT_MSGQUEUE}, {"nice", RLIMIT_NICE},
+	{"nofile", RLIMIT_NOFILE},   {"nproc", RLIMIT_NPROC},       {"rss", RLIMIT_RSS},
+	{"rtprio", RLIMIT_RTPRIO},   {"rttime", RLIMIT_RTTIME},     {"sigpending", RLIMIT_SIGPENDING},
 	{"stack", RLIMIT_STACK},
 };
 

@@ -60,8 +60,8 @@ static void send_answer(struct client *c, struct answer *a)
 	size_t bytes = a->fd_count * sizeof(int);
 
 	if (bytes) {
-		control.header =
-			(struct cmsghdr){.cmsg_len = CMSG_LEN(bytes), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+		control.header = (struct cmsghdr){
+			.cmsg_len = CMSG_LEN(bytes), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 		memcpy(CMSG_DATA(&control.header), a->fds, bytes);
 		message.msg_control = &control;
 		message.msg_controllen = CMSG_SPACE(bytes);
@@ -78,7 +78,9 @@ static void answer_failure(struct answer *a, const struct failure *f)
 
 static void status(struct monitor *m, struct answer *a)
 {
-	struct ctl_status s = {.monitor_pid = getpid(), .init_pid = m->init, .exit_status = m->exit_status,
+	struct ctl_status s = {.monitor_pid = getpid(),
+			       .init_pid = m->init,
+			       .exit_status = m->exit_status,
 			       .started_ns = m->started_ns};
 	char events[256];
 
@@ -160,18 +162,10 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 	int failed = 0;
 
 	switch ((enum ctl_op)r->op) {
-	case CTL_STATUS:
-		status(m, a);
-		break;
-	case CTL_ATTACH:
-		failed = device_attach(m, &r->device, fd, &f);
-		break;
-	case CTL_DETACH:
-		failed = detach(m, r, a, &f);
-		break;
-	case CTL_DEVICES:
-		devices(m, a);
-		break;
+	case CTL_STATUS: status(m, a); break;
+	case CTL_ATTACH: failed = device_attach(m, &r->device, fd, &f); break;
+	case CTL_DETACH: failed = detach(m, r, a, &f); break;
+	case CTL_DEVICES: devices(m, a); break;
 	case CTL_STOP:
 		begin_stop(m, r);
 		c->waits = true;
@@ -182,25 +176,15 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 		c->waits = true;
 		return false;
 	case CTL_FREEZE:
-	case CTL_THAW:
-		failed = cgroups_freeze(m, r->op == CTL_FREEZE, &f);
-		break;
-	case CTL_ENTER:
-		enter(m, a);
-		break;
+	case CTL_THAW: failed = cgroups_freeze(m, r->op == CTL_FREEZE, &f); break;
+	case CTL_ENTER: enter(m, a); break;
 	case CTL_SIGNAL:
 		if (sys_pidfd_send_signal(m->pidfd, r->arg0))
 			failed = fail(&f, "signal init", "%d", r->arg0);
 		break;
-	case CTL_WAIT:
-		c->waits = true;
-		return false;
-	case CTL_LIMIT:
-		failed = limit(m, r, &f);
-		break;
-	default:
-		errno = ENOSYS;
-		failed = fail(&f, "read the request", "this monitor has no operation %u", r->op);
+	case CTL_WAIT: c->waits = true; return false;
+	case CTL_LIMIT: failed = limit(m, r, &f); break;
+	default: errno = ENOSYS; failed = fail(&f, "read the request", "this monitor has no operation %u", r->op);
 	}
 	if (failed)
 		answer_failure(a, &f);

@@ -8,24 +8,24 @@
 #pragma once
 #include <stdint.h>
 
-#define CTL_VERSION 1u
-#define CTL_NAME_MAX 64
-#define CTL_PATH_MAX 256
+#define CTL_VERSION     1u
+#define CTL_NAME_MAX    64
+#define CTL_PATH_MAX    256
 #define CTL_HOLDERS_MAX 64
 
 enum ctl_op {
-	CTL_STATUS = 1,	 /* reply: ctl_status in data */
-	CTL_ATTACH = 2,	 /* ctl_device + fd of the host's node (O_PATH) */
-	CTL_DETACH = 3,	 /* name, holders policy; reply: ctl_holder[] in data */
+	CTL_STATUS = 1,  /* reply: ctl_status in data */
+	CTL_ATTACH = 2,  /* ctl_device + fd of the host's node (O_PATH) */
+	CTL_DETACH = 3,  /* name, holders policy; reply: ctl_holder[] in data */
 	CTL_DEVICES = 4, /* reply: ctl_device[] in data (what is attached now) */
-	CTL_STOP = 5,	 /* arg0: timeout in ms (0: the plan's), then SIGKILL; replies when it is gone */
-	CTL_KILL = 6,	 /* replies when it is gone */
+	CTL_STOP = 5,    /* arg0: timeout in ms (0: the plan's), then SIGKILL; replies when it is gone */
+	CTL_KILL = 6,    /* replies when it is gone */
 	CTL_FREEZE = 7,
 	CTL_THAW = 8,
-	CTL_ENTER = 9,	 /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…] */
+	CTL_ENTER = 9,   /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…] */
 	CTL_SIGNAL = 10, /* arg0: signal to init */
-	CTL_WAIT = 11,	 /* replies when init has ended */
-	CTL_LIMIT = 12,	 /* hierarchy in name, file in path, value in value: write a cgroup file */
+	CTL_WAIT = 11,   /* replies when init has ended */
+	CTL_LIMIT = 12,  /* hierarchy in name, file in path, value in value: write a cgroup file */
 };
 
 enum ctl_holders { CTL_REPORT = 0, CTL_REFUSE = 1, CTL_FREEZE_HOLDERS = 2, CTL_KILL_HOLDERS = 3 };
@@ -41,7 +41,7 @@ struct ctl_device {
 	uint32_t type; /* enum ctl_device_type */
 	uint32_t major, minor;
 	uint32_t mode;
-	uint32_t access; /* enum ctl_access bits */
+	uint32_t access;   /* enum ctl_access bits */
 	uint32_t uid, gid; /* reply of CTL_DEVICES: as seen inside */
 };
 
@@ -54,10 +54,10 @@ struct ctl_request {
 };
 
 struct ctl_holder {
-	int32_t pid;	   /* in the caller's (the host's) pid namespace */
+	int32_t pid;       /* in the caller's (the host's) pid namespace */
 	int32_t inner_pid; /* in the instance */
-	int32_t fds;	   /* open descriptors on the device */
-	int32_t maps;	   /* mappings of it */
+	int32_t fds;       /* open descriptors on the device */
+	int32_t maps;      /* mappings of it */
 	char comm[16];
 };
 
@@ -70,10 +70,10 @@ struct ctl_status {
 
 struct ctl_reply {
 	uint32_t version;
-	int32_t error;	   /* errno, 0 for success */
-	int32_t count;	   /* structs that follow, in the same packet */
+	int32_t error; /* errno, 0 for success */
+	int32_t count; /* structs that follow, in the same packet */
 	int32_t value;
-	char step[64];	   /* what failed, in words: "make the node", "allow the device" … */
+	char step[64]; /* what failed, in words: "make the node", "allow the device" … */
 	char detail[CTL_PATH_MAX];
 };
 

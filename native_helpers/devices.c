@@ -70,8 +70,12 @@ static int owner(struct monitor *m, struct ctl_device *d, struct priv_node *node
 int device_attach(struct monitor *m, const struct ctl_device *wanted, int source, struct failure *f)
 {
 	struct ctl_device d = *wanted;
-	struct priv_node node = {.type = node_type(&d), .major = d.major, .minor = d.minor, .mode = d.mode,
-				 .root_uid = m->root_uid, .root_gid = m->root_gid};
+	struct priv_node node = {.type = node_type(&d),
+				 .major = d.major,
+				 .minor = d.minor,
+				 .mode = d.mode,
+				 .root_uid = m->root_uid,
+				 .root_gid = m->root_gid};
 	struct failure ignored;
 	struct lease *lease = NULL;
 

@@ -25,8 +25,7 @@
 	"usage: ctrmgr-exec --control PATH [--user U] [--group G] [--cwd DIR] [--env K=V]...\n" \
 	"                   [--tty|--no-tty] {--shell | -- COMMAND [ARGUMENT]...}\n"
 
-static const int FORWARDED[] = {SIGINT,	 SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1,
-				SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
+static const int FORWARDED[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
 
 /* What on_signal() needs; a program of one child may keep it here. */
 static struct {
@@ -51,10 +50,14 @@ static void parse(struct options *o, int argc, char **argv)
 {
 	enum { CONTROL = 256, USER, GROUP, CWD, ENV, TTY, NO_TTY, SHELL };
 	static const struct option OPTIONS[] = {
-		{"control", required_argument, 0, CONTROL}, {"user", required_argument, 0, USER},
-		{"group", required_argument, 0, GROUP},	    {"cwd", required_argument, 0, CWD},
-		{"env", required_argument, 0, ENV},	    {"tty", no_argument, 0, TTY},
-		{"no-tty", no_argument, 0, NO_TTY},	    {"shell", no_argument, 0, SHELL},
+		{"control", required_argument, 0, CONTROL},
+		{"user", required_argument, 0, USER},
+		{"group", required_argument, 0, GROUP},
+		{"cwd", required_argument, 0, CWD},
+		{"env", required_argument, 0, ENV},
+		{"tty", no_argument, 0, TTY},
+		{"no-tty", no_argument, 0, NO_TTY},
+		{"shell", no_argument, 0, SHELL},
 		{},
 	};
 	int option;

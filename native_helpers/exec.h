@@ -30,7 +30,7 @@ struct options {
 	char **command; /* NULL-terminated */
 };
 
-#define PROCS_MAX 16
+#define PROCS_MAX    16
 #define PLAN_ENV_MAX 256
 
 /* What the monitor and the plan say about the instance. Descriptors are -1 when absent. */
@@ -49,7 +49,7 @@ struct instance {
 enum note_kind { NOTE_PTY = 1, NOTE_FAILURE = 2 };
 struct note {
 	int kind;
-	int code; /* exit code */
+	int code;  /* exit code */
 	int error; /* errno or 0 */
 	char text[512];
 };

@@ -119,8 +119,7 @@ static void add_supplementary(struct user *out)
 		if (!id_number(field[2], &gid))
 			continue;
 		while ((member = strsep(&field[3], ",")))
-			if (!strcmp(member, out->name) &&
-			    out->group_count < sizeof(out->groups) / sizeof(*out->groups))
+			if (!strcmp(member, out->name) && out->group_count < sizeof(out->groups) / sizeof(*out->groups))
 				out->groups[out->group_count++] = gid;
 	}
 	free(text);

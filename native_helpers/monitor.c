@@ -38,7 +38,8 @@ static void open_log(struct monitor *m)
 {
 	struct stat s;
 
-	m->console_log = openat(FD_INSTANCE, "console.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+	m->console_log =
+		openat(FD_INSTANCE, "console.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 	m->console_used = m->console_log >= 0 && !fstat(m->console_log, &s) ? (uint64_t)s.st_size : 0;
 }
 
@@ -183,7 +184,8 @@ _Noreturn void monitor_run(struct monitor *m)
 
 static void report(const struct monitor *m, const struct failure *f)
 {
-	struct start_report r = {.version = CTL_VERSION, .error = f->error, .monitor_pid = getpid(), .init_pid = m->init};
+	struct start_report r = {
+		.version = CTL_VERSION, .error = f->error, .monitor_pid = getpid(), .init_pid = m->init};
 
 	memcpy(r.step, f->step, sizeof(r.step));
 	memcpy(r.detail, f->detail, sizeof(r.detail));

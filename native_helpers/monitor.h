@@ -14,8 +14,8 @@
 enum { FD_PLAN = 3, FD_INSTANCE = 4, FD_RUN = 5, FD_REPORT = 6, FD_LOCK = 7 };
 
 #define HIERARCHIES 16
-#define LEASES 128
-#define CLIENTS 32
+#define LEASES      128
+#define CLIENTS     32
 
 /* A mounted hierarchy in which the instance has a cgroup. */
 struct hierarchy {
@@ -26,11 +26,11 @@ struct hierarchy {
 
 struct lease {
 	struct ctl_device device; /* uid and gid as inside */
-	int inode;		  /* -1: free */
+	int inode;                /* -1: free */
 };
 
 struct client {
-	int fd; /* -1: free */
+	int fd;     /* -1: free */
 	bool waits; /* for the instance's end */
 };
 
@@ -56,7 +56,8 @@ struct monitor {
 };
 
 /* start.c */
-int monitor_open(struct monitor *m, struct failure *f); /* plan, programs, cgroups; nothing is changed yet but the lock */
+int monitor_open(struct monitor *m,
+		 struct failure *f); /* plan, programs, cgroups; nothing is changed yet but the lock */
 int monitor_start(struct monitor *m, struct failure *f);
 void state_write(struct monitor *m, bool frozen);
 void monitor_clean(struct monitor *m); /* cgroups, what the run directory holds */
@@ -75,8 +76,8 @@ int cgroups_each(struct monitor *m, int (*visit)(pid_t pid, void *data), void *d
 struct child {
 	struct monitor *m;
 	int from_parent, to_parent; /* bytes: 'm' maps are written, 'n' namespaces made, 'g' go */
-	int report;		    /* close-on-exec: struct failure, or end of file when init runs */
-	int slave;		    /* of the console, received late: -1 until then */
+	int report;                 /* close-on-exec: struct failure, or end of file when init runs */
+	int slave;                  /* of the console, received late: -1 until then */
 };
 _Noreturn void child_main(struct child *c);
 

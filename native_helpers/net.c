@@ -217,8 +217,8 @@ static void add_rules(const struct network *net)
 		for (int which = 0; which < 2; which++)
 			if (net->text[which])
 				used += snprintf(script + used, sizeof(script) - used,
-						 "  %s saddr %s oifname != \"%s\" masquerade\n",
-						 which ? "ip6" : "ip", net->text[which], net->bridge);
+						 "  %s saddr %s oifname != \"%s\" masquerade\n", which ? "ip6" : "ip",
+						 net->text[which], net->bridge);
 		used += snprintf(script + used, sizeof(script) - used, " }\n");
 	}
 	snprintf(script + used, sizeof(script) - used, "}\n");
@@ -277,8 +277,8 @@ static int down(struct netlink *n, const char *bridge)
 	check(error, "find the bridge", bridge);
 	if (strcmp(link.kind, "bridge"))
 		fail(EXIT_CONFLICT, "`%s` exists and is not a bridge", bridge);
-	((struct ifinfomsg *)netlink_begin(n, "remove the bridge", RTM_DELLINK, 0, sizeof(struct ifinfomsg)))->ifi_index =
-		link.index;
+	((struct ifinfomsg *)netlink_begin(n, "remove the bridge", RTM_DELLINK, 0, sizeof(struct ifinfomsg)))
+		->ifi_index = link.index;
 	error = netlink_run(n, &failed);
 	check(error == -ENODEV ? 0 : error, failed, bridge);
 	return 0;

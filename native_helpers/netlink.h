@@ -13,7 +13,7 @@ struct netlink {
 	uint32_t sequence; /* of the last message */
 	size_t used;
 	struct nlmsghdr *message; /* the one being written */
-	char *text[16];		  /* what each message of the batch is about */
+	char *text[16];           /* what each message of the batch is about */
 	unsigned count;
 	_Alignas(NLMSG_ALIGNTO) char buffer[4096];
 };
@@ -38,7 +38,7 @@ int netlink_run(struct netlink *n, const char **failed);
 struct netlink_link {
 	int index;
 	unsigned flags; /* IFF_… */
-	char kind[16];	/* "bridge", "veth", "" for a device */
+	char kind[16];  /* "bridge", "veth", "" for a device */
 };
 /* -ENODEV when there is none of that name. */
 int netlink_find(struct netlink *n, const char *name, struct netlink_link *out);

@@ -81,8 +81,13 @@ static bool device_row(struct plan *p, char **field)
 	if (p->devices == PLAN_DEVICES || !word(field[2], types, &type) || !word(field[9], needs, &need))
 		return false;
 	p->devices++;
-	*d = (struct plan_device){.name = field[1], .source = field[3], .path = field[4], .user = field[5],
-				  .group = field[6], .block = type == 1, .required = need == 1};
+	*d = (struct plan_device){.name = field[1],
+				  .source = field[3],
+				  .path = field[4],
+				  .user = field[5],
+				  .group = field[6],
+				  .block = type == 1,
+				  .required = need == 1};
 	return number32(field[7], 8, &d->mode) && d->mode <= 0777 && access_letters(field[8], &d->access);
 }
 
@@ -159,7 +164,7 @@ static int row(struct plan *p, char **field, size_t count)
 		       {"hostname", offsetof(struct plan, hostname)},
 		       {"cgroup", offsetof(struct plan, cgroup)},
 		       {"init", offsetof(struct plan, init)}};
-	static const char *const scalars[] = {"net", "restart", "console-size", "shifted",
+	static const char *const scalars[] = {"net",     "restart",     "console-size", "shifted",
 					      "nesting", "halt-signal", "stop-timeout", NULL};
 	const char *key = field[0];
 	unsigned index;
@@ -204,8 +209,8 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 	char *field[FIELDS], *cursor = text;
 	int count, line = 0, known;
 
-	*plan = (struct plan){.halt_signal = 15, .stop_timeout = 30, .confinement = CONFINEMENT_NONE,
-			      .console_size = 1 << 20};
+	*plan = (struct plan){
+		.halt_signal = 15, .stop_timeout = 30, .confinement = CONFINEMENT_NONE, .console_size = 1 << 20};
 	errno = EINVAL;
 	while ((count = flat_row(&cursor, field, FIELDS)) > 0) {
 		line++;
@@ -217,8 +222,8 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 		known = row(plan, field, (size_t)count);
 		errno = EINVAL;
 		if (known <= 0)
-			return fail(f, "read the plan", known ? "line %d: unknown key `%s`" : "line %d: wrong `%s`", line,
-				    field[0]);
+			return fail(f, "read the plan", known ? "line %d: unknown key `%s`" : "line %d: wrong `%s`",
+				    line, field[0]);
 	}
 	if (count < 0)
 		return fail(f, "read the plan", "line %d cannot be read", line + 1);

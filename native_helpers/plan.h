@@ -6,12 +6,12 @@
 #include "common.h"
 #include "confine.h"
 
-#define PLAN_LAYERS 32
-#define PLAN_MAPS 32
-#define PLAN_WORDS 128
-#define PLAN_DEVICES 64
-#define PLAN_FILES 64
-#define PLAN_PATHS 64
+#define PLAN_LAYERS    32
+#define PLAN_MAPS      32
+#define PLAN_WORDS     128
+#define PLAN_DEVICES   64
+#define PLAN_FILES     64
+#define PLAN_PATHS     64
 #define PLAN_ADDRESSES 8
 
 struct id_map {

@@ -5,7 +5,7 @@
 
 #include <sys/fsuid.h>
 
-#define OP(number, function, request, min, max, out, why)                                                        \
+#define OP(number, function, request, min, max, out, why) \
 	[number] = {#number, sizeof(struct request), min, max, out, function, why}
 
 const struct priv_operation priv_operations[] = {
@@ -39,9 +39,11 @@ const struct priv_operation priv_operations[] = {
 	OP(PRIV_KERNEL_MOUNTS, priv_kernel_mounts, priv_kernel_mounts, 1, 2, 0,
 	   "mounts the pseudo filesystems of the caller's own namespaces at fixed places, without symlinks"),
 	OP(PRIV_MASK, priv_mask, priv_mask, 2, 2, 0, "hides, or makes read-only, a path below /proc or /sys"),
-	OP(PRIV_CONSOLE, priv_console, priv_console, 2, 2, 2, "a pty of the devpts at the given root, checked to be one"),
+	OP(PRIV_CONSOLE, priv_console, priv_console, 2, 2, 2,
+	   "a pty of the devpts at the given root, checked to be one"),
 	OP(PRIV_LINK, priv_link, net_link, 1, 1, 0,
-	   "a pair with one end in the given namespace and one on the given bridge; which bridge is the server's policy"),
+	   "a pair with one end in the given namespace and one on the given bridge; which bridge is the server's "
+	   "policy"),
 	OP(PRIV_INSIDE, priv_inside, net_inside, 0, 0, 0,
 	   "loopback, addresses and routes of the namespace that the caller is in"),
 };

@@ -11,7 +11,7 @@
 #include "common.h"
 #include "plan.h"
 
-#define PRIV_FDS 40
+#define PRIV_FDS  40
 #define PRIV_NAME 64
 #define PRIV_PATH 256
 
@@ -71,16 +71,16 @@ struct priv_overlay {
 
 /* out: detached tmpfs for /dev. */
 struct priv_dev {
-	uint32_t uid, gid;	/* host ids of the instance's root */
-	uint32_t tty_gid;	/* host id of group 5 */
+	uint32_t uid, gid; /* host ids of the instance's root */
+	uint32_t tty_gid;  /* host id of group 5 */
 };
 
 /* in: root of the /dev tmpfs, the host's node (O_PATH). out: the new inode (O_PATH). */
 struct priv_node {
 	char path[PRIV_PATH]; /* below /dev, relative */
-	uint32_t type;	      /* S_IFCHR or S_IFBLK */
+	uint32_t type;        /* S_IFCHR or S_IFBLK */
 	uint32_t major, minor;
-	uint32_t mode, uid, gid;	   /* host ids */
+	uint32_t mode, uid, gid;     /* host ids */
 	uint32_t root_uid, root_gid; /* owner of directories that have to be made */
 };
 
@@ -98,9 +98,9 @@ struct priv_program {
 /* in: what PRIV_PROGRAM gave. */
 struct priv_rule {
 	uint32_t v1;
-	uint32_t type; /* S_IFCHR or S_IFBLK */
+	uint32_t type;         /* S_IFCHR or S_IFBLK */
 	uint32_t major, minor; /* UINT32_MAX: any */
-	uint32_t access; /* BPF_DEVCG_ACC_* */
+	uint32_t access;       /* BPF_DEVCG_ACC_* */
 };
 
 /* Called in the instance's pid, network, ipc and cgroup namespaces. in: the instance's root. */
@@ -126,7 +126,7 @@ struct priv_console {
 
 struct priv_operation {
 	const char *name;
-	size_t size;	 /* of the request */
+	size_t size; /* of the request */
 	int in_min, in_max, out;
 	int (*run)(const void *request, const int in[], int count, int out[], struct failure *f);
 	const char *safety;
@@ -142,8 +142,8 @@ extern bool priv_trace;
 int priv_call(enum priv_number number, const void *request, size_t size, const int in[], int count, int out[],
 	      struct failure *f);
 
-#define PRIV_CALL(number, request, out, f, ...)                                                                  \
-	priv_call(number, request, sizeof(*(request)), (const int[]){__VA_ARGS__},                               \
+#define PRIV_CALL(number, request, out, f, ...) \
+	priv_call(number, request, sizeof(*(request)), (const int[]){__VA_ARGS__}, \
 		  (int)ARRAY_SIZE(((const int[]){__VA_ARGS__})), out, f)
 
 /* The operations, one file a family. */

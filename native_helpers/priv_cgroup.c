@@ -71,8 +71,9 @@ int priv_cgroup_create(const void *request, const int in[], int count, int out[]
 /* Files of controllers and of the cgroup core; nothing with a slash can get here. */
 static bool writable(const char *file)
 {
-	static const char *const prefixes[] = {"cgroup.", "cpu.",     "cpuset.", "memory.", "pids.", "io.",	 "blkio.",
-					       "misc.",	  "hugetlb.", "rdma.",	 "dmem.",   "net_",  "freezer.", "devices."};
+	static const char *const prefixes[] = {"cgroup.", "cpu.",   "cpuset.",  "memory.",  "pids.",
+					       "io.",     "blkio.", "misc.",    "hugetlb.", "rdma.",
+					       "dmem.",   "net_",   "freezer.", "devices."};
 
 	for (size_t i = 0; i < ARRAY_SIZE(prefixes); i++)
 		if (!strncmp(file, prefixes[i], strlen(prefixes[i])))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
  * The instance's /dev and the nodes in it. It is a tmpfs whose superblock belongs to the host's user
- * namespace: the only kind on which a node works for mapped ids. Container root owns its directories: it may unlink, rename and
- * link there, so nothing is ever found by name again that was not just made. */
+ * namespace: the only kind on which a node works for mapped ids. Container root owns its directories: it may unlink,
+ * rename and link there, so nothing is ever found by name again that was not just made. */
 #include "priv.h"
 
 #include <linux/magic.h>
@@ -26,7 +26,8 @@ static int populate(int dev, const struct priv_dev *r, struct failure *f)
 	static const struct {
 		const char *name;
 		unsigned major, minor;
-	} nodes[] = {{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}};
+	} nodes[] = {{"null", 1, 3},   {"zero", 1, 5},    {"full", 1, 7},
+		     {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}};
 	static const char *const links[][2] = {{"pts/ptmx", "ptmx"},
 					       {"/proc/self/fd", "fd"},
 					       {"/proc/self/fd/0", "stdin"},
@@ -58,7 +59,7 @@ int priv_dev(const void *request, const int in[], int count, int out[], struct f
 	OWNED int context = sys_fsopen("tmpfs"), mount = -1;
 	char uid[12], gid[12];
 	const char *const options[][2] = {{"source", "ctrmgr-dev"}, {"size", "512k"}, {"nr_inodes", "2048"},
-					  {"mode", "755"},	    {"uid", uid},     {"gid", gid}};
+					  {"mode", "755"},          {"uid", uid},     {"gid", gid}};
 	mode_t mask;
 	int failed;
 
@@ -183,7 +184,8 @@ int priv_revoke(const void *request, const int in[], int count, int out[], struc
 	if (!relative(r->path, sizeof(r->path)) || !on_tmpfs(in[0]) || !on_tmpfs(in[1]))
 		return fail(f, "revoke the node", "not a node of /dev");
 	/* The inode, not a name: this reaches hard links and bind mounts too, and whoever opens /proc/self/fd again.
-	 * chmod first: after the chown a set-uid bit would be gone anyway, but a reader between the two must not win. */
+	 * chmod first: after the chown a set-uid bit would be gone anyway, but a reader between the two must not win.
+	 */
 	if (fchownat(in[1], "", r->uid, r->gid, AT_EMPTY_PATH) || chmod_inode(in[1], 0) || fstat(in[1], &kept))
 		return fail(f, "revoke the node", "`/dev/%s`", r->path);
 	memcpy(path, r->path, sizeof(path));

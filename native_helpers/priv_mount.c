@@ -14,8 +14,8 @@
 #include <termios.h>
 
 #define SECBIT_KEEP_FS_CAPS (1 << 2) /* SECBIT_NO_SETUID_FIXUP: changing fsuid keeps the capabilities */
-#define INSIDE (RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)
-#define PSEUDO (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC)
+#define INSIDE              (RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)
+#define PSEUDO              (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC)
 
 int priv_layer(const void *request, const int in[], int count, int out[], struct failure *f)
 {
@@ -156,7 +156,8 @@ static int mount_pseudo(int root, const char *type, const char *path, const char
 	for (; options && options[0]; options += 2)
 		if (sys_fsconfig(context, FSCONFIG_SET_STRING, options[0], options[1], 0))
 			return fail(f, "mount", "%s: option `%s`", type, options[0]);
-	if (sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) || (mount = sys_fsmount(context, attributes)) < 0 ||
+	if (sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) ||
+	    (mount = sys_fsmount(context, attributes)) < 0 ||
 	    sys_move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
 		return fail(f, "mount", "%s on `/%s`", type, path);
 	return 0;
@@ -254,8 +255,7 @@ int priv_console(const void *request, const int in[], int count, int out[], stru
 	master = sys_openat2(in[0], "dev/pts/ptmx", O_RDWR | O_NOCTTY, INSIDE);
 	priv_fs_ids(0, 0);
 	if (master < 0 || fstatfs(master, &s) || s.f_type != DEVPTS_SUPER_MAGIC || ioctl(master, TIOCSPTLCK, &zero) ||
-	    ioctl(master, TIOCGPTN, &pty) ||
-	    (slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0)
+	    ioctl(master, TIOCGPTN, &pty) || (slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0)
 		return fail(f, "make the console", "a pty of /dev/pts");
 	if (fchown(slave, r->uid, r->gid))
 		return fail(f, "make the console", "chown");

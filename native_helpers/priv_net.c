@@ -69,7 +69,8 @@ int net_link(int netns, const struct net_link *link, const char **failed)
 
 static void put_default_route(struct netlink *n, const struct address *gateway)
 {
-	struct rtmsg *m = netlink_begin(n, "add the default route", RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, sizeof(*m));
+	struct rtmsg *m =
+		netlink_begin(n, "add the default route", RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, sizeof(*m));
 
 	m->rtm_family = gateway->family;
 	m->rtm_table = RT_TABLE_MAIN;

@@ -7,16 +7,16 @@
 
 #include <linux/if.h>
 
-#define NET_LINK_INDEX 2 /* of the instance's link inside; loopback is 1 in every namespace */
+#define NET_LINK_INDEX    2 /* of the instance's link inside; loopback is 1 in every namespace */
 #define NET_ADDRESSES_MAX 4
-#define NET_GATEWAYS_MAX 2
+#define NET_GATEWAYS_MAX  2
 
 struct net_link {
 	char bridge[IFNAMSIZ]; /* on the host */
 	char host[IFNAMSIZ];   /* our end */
 	char inside[IFNAMSIZ]; /* the instance's end */
-	uint8_t mac[6];	       /* of the instance's end */
-	uint32_t mtu;	       /* 0: the kernel's default */
+	uint8_t mac[6];        /* of the instance's end */
+	uint32_t mtu;          /* 0: the kernel's default */
 };
 
 struct net_inside {

@@ -12,7 +12,7 @@ struct key {
 	uint32_t type, major, minor;
 };
 
-#define INSN(op, dst, src, offset, value)                                                                        \
+#define INSN(op, dst, src, offset, value) \
 	((struct bpf_insn){.code = (op), .dst_reg = (dst), .src_reg = (src), .off = (offset), .imm = (value)})
 #define ANY UINT32_MAX
 
@@ -127,9 +127,8 @@ static int filter_v1(int cgroup, int out[], struct failure *f)
 int priv_program(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_program *r = request;
-	union bpf_attr attr = {.target_fd = (uint32_t)in[0],
-			       .attach_type = BPF_CGROUP_DEVICE,
-			       .attach_flags = BPF_F_ALLOW_MULTI};
+	union bpf_attr attr = {
+		.target_fd = (uint32_t)in[0], .attach_type = BPF_CGROUP_DEVICE, .attach_flags = BPF_F_ALLOW_MULTI};
 	OWNED int map = -1, program = -1;
 
 	(void)count;

@@ -159,9 +159,13 @@ void pty_relay(int master, int signals, bool (*on_signal)(int signals))
 	while (running || pending(&out) || (!out.ended && fill(&out))) {
 		struct pollfd wait[] = {
 			{.fd = signals, .events = POLLIN},
-			{.fd = pending(&in) ? master : in.ended ? -1 : in.from,
+			{.fd = pending(&in) ? master
+			       : in.ended   ? -1
+					    : in.from,
 			 .events = pending(&in) ? POLLOUT : POLLIN},
-			{.fd = pending(&out) ? out.to : out.ended ? -1 : master,
+			{.fd = pending(&out) ? out.to
+			       : out.ended   ? -1
+					     : master,
 			 .events = pending(&out) ? POLLOUT : POLLIN},
 		};
 

@@ -38,8 +38,13 @@ static const struct {
 	const char *name;
 	int number;
 } ERRORS[] = {
-	{"EPERM", EPERM},   {"ENOSYS", ENOSYS},	    {"EACCES", EACCES},		{"EINVAL", EINVAL},
-	{"ENOENT", ENOENT}, {"ENOTSUP", EOPNOTSUPP}, {"EAFNOSUPPORT", EAFNOSUPPORT},
+	{"EPERM", EPERM},
+	{"ENOSYS", ENOSYS},
+	{"EACCES", EACCES},
+	{"EINVAL", EINVAL},
+	{"ENOENT", ENOENT},
+	{"ENOTSUP", EOPNOTSUPP},
+	{"EAFNOSUPPORT", EAFNOSUPPORT},
 };
 
 static int error_number(const char *name)
@@ -139,10 +144,12 @@ static uint32_t parse_action(char *word[], int *used)
 static void add_compat(scmp_filter_ctx filter)
 {
 	static const uint32_t FAMILIES[][3] = {
-		{SCMP_ARCH_X86_64, SCMP_ARCH_X86, SCMP_ARCH_X32}, {SCMP_ARCH_AARCH64, SCMP_ARCH_ARM},
+		{SCMP_ARCH_X86_64, SCMP_ARCH_X86, SCMP_ARCH_X32},
+		{SCMP_ARCH_AARCH64, SCMP_ARCH_ARM},
 		{SCMP_ARCH_MIPS64, SCMP_ARCH_MIPS, SCMP_ARCH_MIPS64N32},
 		{SCMP_ARCH_MIPSEL64, SCMP_ARCH_MIPSEL, SCMP_ARCH_MIPSEL64N32},
-		{SCMP_ARCH_PPC64, SCMP_ARCH_PPC},		  {SCMP_ARCH_S390X, SCMP_ARCH_S390},
+		{SCMP_ARCH_PPC64, SCMP_ARCH_PPC},
+		{SCMP_ARCH_S390X, SCMP_ARCH_S390},
 	};
 
 	for (size_t i = 0; i < sizeof(FAMILIES) / sizeof(*FAMILIES); i++)

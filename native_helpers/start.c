@@ -20,7 +20,7 @@
 #include <time.h>
 
 #define PLAN_SIZE_MAX (1 << 20)
-#define TTY_GROUP 5 /* in every distribution; devpts hands terminals to it */
+#define TTY_GROUP     5 /* in every distribution; devpts hands terminals to it */
 
 /* What only the start needs. */
 struct start {
@@ -119,8 +119,8 @@ static int open_again(int fd)
 	path[length] = '\0';
 	again = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	errno = ESTALE;
-	if (again >= 0 && (fstat(fd, &given) || fstat(again, &found) || given.st_ino != found.st_ino ||
-			   given.st_dev != found.st_dev))
+	if (again >= 0 &&
+	    (fstat(fd, &given) || fstat(again, &found) || given.st_ino != found.st_ino || given.st_dev != found.st_dev))
 		close_fd(&again);
 	return again;
 }
@@ -132,7 +132,8 @@ static int open_devices(struct start *s, struct failure *f)
 	for (size_t i = 0; i < p->devices; i++) {
 		s->device[i] = open(p->device[i].source, O_PATH | O_CLOEXEC);
 		if (s->device[i] < 0 && p->device[i].required)
-			return fail(f, "open the device", "`%s` for device `%s`", p->device[i].source, p->device[i].name);
+			return fail(f, "open the device", "`%s` for device `%s`", p->device[i].source,
+				    p->device[i].name);
 	}
 	return 0;
 }
@@ -176,7 +177,8 @@ static int spawn(struct start *s, struct failure *f)
 	if (pid == 0) {
 		close(sync[0]);
 		close(report[0]);
-		c = (struct child){.m = m, .from_parent = sync[1], .to_parent = sync[1], .report = report[1], .slave = -1};
+		c = (struct child){
+			.m = m, .from_parent = sync[1], .to_parent = sync[1], .report = report[1], .slave = -1};
 		child_main(&c);
 	}
 	close(sync[1]);
@@ -237,8 +239,8 @@ static int build_root(struct start *s, struct failure *f)
 		close_fd(&in[count]);
 	if (failed)
 		return -1;
-	/* The instance's tree becomes the monitor's own root: no path that it resolves from here on leads to the host, and
-	 * no mount of the host is kept busy by us. */
+	/* The instance's tree becomes the monitor's own root: no path that it resolves from here on leads to the host,
+	 * and no mount of the host is kept busy by us. */
 	if (sys_move_mount(mount, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) || fchdir(mount) ||
 	    syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/"))
 		return fail(f, "enter the instance's root", "pivot_root");
@@ -259,8 +261,7 @@ static int mount_dev(struct monitor *m, struct failure *f)
 	mkdirat(m->root, "dev", 0755);
 	priv_fs_ids(0, 0);
 	point = sys_openat2(m->root, "dev", O_PATH | O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
-	if (point < 0 ||
-	    sys_move_mount(m->dev, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
+	if (point < 0 || sys_move_mount(m->dev, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
 		return fail(f, "mount /dev", "`/dev` in the image is no directory");
 	return 0;
 }
@@ -400,7 +401,8 @@ static int release_init(struct start *s, int slave, struct failure *f)
 		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	ssize_t said;
 
-	control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+	control.header =
+		(struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 	memcpy(CMSG_DATA(&control.header), &slave, sizeof(slave));
 	if (sendmsg(s->sync, &message, MSG_NOSIGNAL) != 1)
 		return fail(f, "talk to init", "sendmsg");
@@ -430,7 +432,8 @@ static int start_steps(struct start *s, struct failure *f)
 		return -1;
 	if (read(s->sync, &made, 1) != 1 || made != 'n') {
 		errno = EIO;
-		return read(s->report, f, sizeof(*f)) == (ssize_t)sizeof(*f) ? -1 : fail(f, "make namespaces", "init died");
+		return read(s->report, f, sizeof(*f)) == (ssize_t)sizeof(*f) ? -1
+									     : fail(f, "make namespaces", "init died");
 	}
 	if (m->plan.net == NET_BRIDGE && link_up(m, &inside, f))
 		return -1;
@@ -451,8 +454,8 @@ static int start_steps(struct start *s, struct failure *f)
 void state_write(struct monitor *m, bool frozen)
 {
 	char text[512];
-	int length = snprintf(text, sizeof(text), "monitor\t%d\ninit\t%d\ncgroup\t%s\nstarted\t%llu\nfrozen\t%d\n", getpid(),
-			      m->init, m->plan.cgroup, (unsigned long long)m->started_ns, frozen);
+	int length = snprintf(text, sizeof(text), "monitor\t%d\ninit\t%d\ncgroup\t%s\nstarted\t%llu\nfrozen\t%d\n",
+			      getpid(), m->init, m->plan.cgroup, (unsigned long long)m->started_ns, frozen);
 
 	if (ftruncate(m->lock, 0) || pwrite(m->lock, text, (size_t)length, 0) != length)
 		return; /* for `list` and people; the lock is what counts */

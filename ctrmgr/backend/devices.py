@@ -35,7 +35,9 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[st
     if kind not in LIVE:
         known = ", ".join(LIVE)
         if kind in driver.DRIVERS:
-            raise UnsupportedError(f"device `{name}`: type `{kind}` cannot be attached live", hint="put it in a profile")
+            raise UnsupportedError(
+                f"device `{name}`: type `{kind}` cannot be attached live", hint="put it in a profile"
+            )
         raise SpecError(f"device `{name}`: type `{kind}` is unknown", hint=f"these can be attached: {known}")
     module = driver.load(kind)
     canonical = {"type": kind}
@@ -107,7 +109,9 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
         plan = own.plan()
         running = record.is_running(name)
         if volatile and not running:
-            raise ConflictError(f"`{name}` is not running", hint="without --volatile the device comes with its next start")
+            raise ConflictError(
+                f"`{name}` is not running", hint="without --volatile the device comes with its next start"
+            )
         _check_free(name, device, row, own, plan)
         fd = -1
         try:
@@ -138,7 +142,9 @@ def _check_free(name: str, device: str, row: list[str], own: record.Record, plan
         raise ConflictError(f"`{name}` has a device `{device}` already", hint="detach it first, or choose another name")
     for other in plan:
         if other[0] == "device" and other[4] == row[4]:
-            raise ConflictError(f"device `{device}`: `{row[4]}` is where device `{other[1]}` is", hint="choose a `path`")
+            raise ConflictError(
+                f"device `{device}`: `{row[4]}` is where device `{other[1]}` is", hint="choose a `path`"
+            )
 
 
 def _ask_attach(name: str, device: str, row: list[str], fd: int) -> None:

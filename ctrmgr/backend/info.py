@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-
 class Info:
     """`fields` in the order in which people want to read them; lists where there may be several."""
 

@@ -108,7 +108,9 @@ def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]
         _make_layer(aside, image, name, claims)
         config = [["image", image.fingerprint, wish.image], *(["profile", profile] for profile in wish.profiles)]
         config += [["config", key, value] for key, value in wish.config.items()]
-        config += [["device", key, field, value] for key, device in wish.devices.items() for field, value in device.items()]
+        config += [
+            ["device", key, field, value] for key, device in wish.devices.items() for field, value in device.items()
+        ]
         config += [["ephemeral", "1" if wish.ephemeral else "0"]]
         state.write_flat(f"{aside}/plan", plan)
         state.write_flat(f"{aside}/config", config)

@@ -97,7 +97,9 @@ def end_run(name: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise CtrmgrError(f"`{run}` cannot be removed: {error.strerror}", hint="what is in it is not ctrmgr's") from error
+        raise CtrmgrError(
+            f"`{run}` cannot be removed: {error.strerror}", hint="what is in it is not ctrmgr's"
+        ) from error
 
 
 def start_rename(old: str, new: str) -> None:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-
 def shift(path: str, plan: Sequence[Sequence[str]]) -> None:
     """Copy every layer to `shifted/N` with mapped owners, shift `upper`, and make the plan use them. Raises HostError."""
     maps = {
-        kind: [(int(row[1]), int(row[2]), int(row[3])) for row in plan if row[0] == f"{kind}map"] for kind in ("uid", "gid")
+        kind: [(int(row[1]), int(row[2]), int(row[3])) for row in plan if row[0] == f"{kind}map"]
+        for kind in ("uid", "gid")
     }
     layers = [row[1] for row in plan if row[0] == "layer"]
     print(f"note: this host cannot idmap `{layers[0]}`: copying it with shifted owners instead", file=sys.stderr)

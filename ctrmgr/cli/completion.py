@@ -57,7 +57,9 @@ def words(line: list[str]) -> list[str]:
             best = command
     if best is None:
         prefix = [command.name.split(" ") for command in commands]
-        return sorted({parts[len(before)] for parts in prefix if len(parts) > len(before) and parts[: len(before)] == before})
+        return sorted(
+            {parts[len(before)] for parts in prefix if len(parts) > len(before) and parts[: len(before)] == before}
+        )
     if last.startswith("-"):
         return [f"--{option.name}" for option in best.options]
     for option in best.options:

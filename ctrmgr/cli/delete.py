@@ -34,7 +34,5 @@ COMMANDS = (
         arguments=(NAMES,),
         options=(Option("force", "also while it runs"),),
     ),
-    Command(
-        "rename", "rename a stopped instance", run_rename, arguments=(NAME, Argument("NEW", "the new name"))
-    ),
+    Command("rename", "rename a stopped instance", run_rename, arguments=(NAME, Argument("NEW", "the new name"))),
 )

@@ -50,7 +50,9 @@ def run_detach(args: Args) -> None:
     for holder in result.holders:
         killed = "killed" if policy == "kill" else "still has it"
         maps = f", {holder.maps} mappings" if holder.maps else ""
-        talk(args, f"{killed}: {holder.comm} (pid {holder.inner_pid}, on the host {holder.pid}): {holder.fds} open{maps}")
+        talk(
+            args, f"{killed}: {holder.comm} (pid {holder.inner_pid}, on the host {holder.pid}): {holder.fds} open{maps}"
+        )
     if result.total > len(result.holders):
         talk(args, f"… and {result.total - len(result.holders)} more")
     if result.total and policy != "kill":
@@ -74,7 +76,9 @@ COMMANDS = (
         arguments=(
             INSTANCE,
             Argument("NAME|NODE", "a name for it, or only the host's node (`/dev/fuse`)", complete="file"),
-            Argument("KEY=VALUE", "type=unix-char|unix-block source= path= uid= gid= mode= …", required=False, repeat=True),
+            Argument(
+                "KEY=VALUE", "type=unix-char|unix-block source= path= uid= gid= mode= …", required=False, repeat=True
+            ),
         ),
         options=(VOLATILE,),
     ),

@@ -101,9 +101,7 @@ def report(error: CtrmgrError, words: list[str]) -> None:
     if "json" in words or "--format=json" in words or "-fjson" in words:
         import json
 
-        print(
-            json.dumps({"error": error.message, "kind": type(error).__name__, "hint": error.hint}), file=sys.stderr
-        )
+        print(json.dumps({"error": error.message, "kind": type(error).__name__, "hint": error.hint}), file=sys.stderr)
         return
     print(f"error: {error.message}", file=sys.stderr)
     if error.hint:

@@ -59,9 +59,8 @@ def size(count: int) -> str:
     """Bytes for people: `309.4 MiB`."""
     if count < 1024:
         return f"{count} B"
-    value = float(count)
-    for unit in ("KiB", "MiB", "GiB"):
-        value /= 1024
-        if value < 1024:
-            break
+    value, unit = count / 1024, "KiB"
+    for larger in ("MiB", "GiB"):
+        if value >= 1024:
+            value, unit = value / 1024, larger
     return f"{value:.1f} {unit}"

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from ctrmgr.devices.driver import Field
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-from ctrmgr.devices.driver import Field
 
 
 def _root(value: str) -> str:

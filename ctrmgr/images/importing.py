@@ -77,8 +77,7 @@ def _import_files(
         raise SpecError(f"`{paths[2]}` is one file too many", hint="an image is one file, or metadata and rootfs")
     sources: list[Source] = []
     try:
-        for path in paths:
-            sources.append(Source(path))
+        sources.extend(map(Source, paths))
         digest = _hash(sources, progress)
         check_fingerprint(" ".join(paths), digest, expected)
         if os.path.isdir(f"{store.images_dir()}/{digest}"):

@@ -21,7 +21,21 @@ if TYPE_CHECKING:
 VERSION = 1
 STATUS, ATTACH, DETACH, DEVICES, STOP, KILL, FREEZE, THAW, ENTER, SIGNAL, WAIT, LIMIT = range(1, 13)
 NAMES = (
-    *("", "status", "attach", "detach", "devices", "stop", "kill", "freeze", "thaw", "enter", "signal", "wait", "limit"),
+    *(
+        "",
+        "status",
+        "attach",
+        "detach",
+        "devices",
+        "stop",
+        "kill",
+        "freeze",
+        "thaw",
+        "enter",
+        "signal",
+        "wait",
+        "limit",
+    ),
 )
 HOLDERS = ("report", "refuse", "freeze", "kill")
 TYPES = {"char": 1, "block": 2}
@@ -130,7 +144,15 @@ def text(field: bytes) -> str:
 
 
 def ask(
-    run: str, op: int, *, arg: int = 0, name: str = "", path: str = "", value: str = "", device: bytes = b"", fd: int = -1
+    run: str,
+    op: int,
+    *,
+    arg: int = 0,
+    name: str = "",
+    path: str = "",
+    value: str = "",
+    device: bytes = b"",
+    fd: int = -1,
 ) -> Reply:
     """Send one request to the monitor whose run directory is `run` and wait for its reply.
 
@@ -138,7 +160,9 @@ def ask(
     """
     if debug:
         print(f"ctrmgr: ask {run}: {NAMES[op]} {name}", file=sys.stderr)
-    payload = device or (DEVICE.pack(name.encode(), path.encode(), b"", b"", *[0] * 7) if name or path else EMPTY_DEVICE)
+    payload = device or (
+        DEVICE.pack(name.encode(), path.encode(), b"", b"", *[0] * 7) if name or path else EMPTY_DEVICE
+    )
     packet = HEADER.pack(VERSION, op, arg, 0, value.encode()) + payload
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)

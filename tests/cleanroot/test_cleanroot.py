@@ -71,7 +71,11 @@ class Root:
 
     def run(self, *command: str) -> str:
         env = pip_environment()
-        env |= {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
+        env |= {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": "/root",
+            "LC_ALL": "C.UTF-8",
+        }
         env["CTRMGR_CGROUP_PARENT"] = f"ctrmgr-test-cleanroot-{os.getpid()}"
         env["CTRMGR_MUST_WORK"] = "1"
         binds = [word for path in local_folders(env) for word in ("--bind", str(path))]

@@ -90,7 +90,11 @@ def test_detach_leaves_no_way_back(c1: Ctr, loop: str) -> None:
     for path in ("/dev/sda", "/dev/kept", "/mnt/bound"):
         assert sh(c1, f"head -c 1 {path}", code=1), path
     assert sh(c1, "for p in /proc/[0-9]*; do head -c 1 $p/fd/3 2>/dev/null; done; true") == ""
-    for command in ("chmod 666 /dev/kept", "chown 0:0 /dev/kept", f"mknod /dev/again b {os.major(os.stat(loop).st_rdev)} 0"):
+    for command in (
+        "chmod 666 /dev/kept",
+        "chown 0:0 /dev/kept",
+        f"mknod /dev/again b {os.major(os.stat(loop).st_rdev)} 0",
+    ):
         assert "not permitted" in sh(c1, command, code=1)
     bound.terminate()
     bound.wait(10)
@@ -99,7 +103,9 @@ def test_detach_leaves_no_way_back(c1: Ctr, loop: str) -> None:
 def test_holders(c1: Ctr) -> None:
     def held() -> subprocess.Popen[bytes]:
         c1("attach-device", "c1", FUSE)
-        holder = c1.popen("exec", "c1", "--", "sh", "-c", f"exec 3<{FUSE}; echo ready; exec sleep 100", stdout=subprocess.PIPE)
+        holder = c1.popen(
+            "exec", "c1", "--", "sh", "-c", f"exec 3<{FUSE}; echo ready; exec sleep 100", stdout=subprocess.PIPE
+        )
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"ready\n"
         return holder

@@ -53,7 +53,9 @@ class Runner:
     def words(self, *words: str, options: tuple[str, ...] = ()) -> list[str]:
         return [*self.base, *options, "--", *words]
 
-    def __call__(self, *words: str, options: tuple[str, ...] = (), data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def __call__(
+        self, *words: str, options: tuple[str, ...] = (), data: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(self.words(*words, options=options), input=data, capture_output=True, timeout=30)
 
     def sh(self, script: str, *options: str) -> str:
@@ -283,7 +285,8 @@ class Terminal:
         try:
             return os.read(self.master, 1 << 16)
         except OSError as problem:
-            assert problem.errno == errno.EIO
+            if problem.errno != errno.EIO:
+                raise
             return b""
 
     def finish(self) -> tuple[bytes, int]:
@@ -296,7 +299,17 @@ class Terminal:
 
 
 def test_terminal(run: Runner) -> None:
-    t = Terminal(run.words("sh", "-c", "tty; stat -c %u:%a $(tty); echo $TERM; stty size; read a; echo <$a>; exit 3".replace("<", "[").replace(">", "]")), 33, 101)
+    t = Terminal(
+        run.words(
+            "sh",
+            "-c",
+            "tty; stat -c %u:%a $(tty); echo $TERM; stty size; read a; echo <$a>; exit 3".replace("<", "[").replace(
+                ">", "]"
+            ),
+        ),
+        33,
+        101,
+    )
     t.expect(b"33 101")
     t.type(b"hello\r")
     output, code = t.finish()
@@ -305,7 +318,9 @@ def test_terminal(run: Runner) -> None:
 
 
 def test_terminal_of_a_user(run: Runner) -> None:
-    output, code = Terminal(run.words("sh", "-c", "stat -c %u $(tty); : > /dev/tty; exit 0", options=("--user", "ann"))).finish()
+    output, code = Terminal(
+        run.words("sh", "-c", "stat -c %u $(tty); : > /dev/tty; exit 0", options=("--user", "ann"))
+    ).finish()
     assert (output.split(), code) == ([b"1000"], 0)
 
 

@@ -193,5 +193,7 @@ def test_no_nft(host: Namespace, program: Path, tmp_path: Path) -> None:
     """It says which program is missing, and the bridge without NAT works without it."""
     result = host.run("env", f"PATH={tmp_path}", program, *UP, "--nat")
     assert result.returncode == 5
-    assert result.stderr == "error: `ctrbr0` needs `nft`, which is not installed\n\nhint: install the package nftables\n"
+    assert (
+        result.stderr == "error: `ctrbr0` needs `nft`, which is not installed\n\nhint: install the package nftables\n"
+    )
     assert host.run("env", f"PATH={tmp_path}", program, *UP).returncode == 0

@@ -23,7 +23,10 @@ NUMBERS = {
     for name, number in re.findall(
         r"#define __NR_(\w+)\s+(\d+)$",
         subprocess.run(
-            ["cc", "-E", "-dM", "-include", "sys/syscall.h", "-x", "c", "/dev/null"], capture_output=True, text=True, check=True
+            ["cc", "-E", "-dM", "-include", "sys/syscall.h", "-x", "c", "/dev/null"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout,
         re.MULTILINE,
     )
@@ -92,7 +95,7 @@ def default(program: Path) -> bytes:
     return compile_policy(program, POLICY)
 
 
-@pytest.mark.parametrize(("name", "error", "arguments"), denied(), ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "error", "arguments"), denied(), ids=str)
 def test_denied(default: bytes, name: str, error: str, arguments: tuple[int, ...]) -> None:
     """Every rule of the default policy, called with what it says it catches."""
     assert under(default, lambda: call(name, *arguments)) == getattr(errno, error)
@@ -123,7 +126,13 @@ NEEDED = [
 def test_needed_by_an_init(program: Path, name: str) -> None:
     """What systemd and container managers use reaches the kernel: a filter with another error everywhere does not hit it."""
     bpf = compile_policy(program, re.sub(r"^deny \w+", "deny 18", POLICY, flags=re.MULTILINE))
-    arguments = {"umount2": (0, 0), "reboot": (0, 0, 0), "personality": (0xFFFFFFFF,), "socket": (1, 1, 0), "ptrace": (99,)}
+    arguments = {
+        "umount2": (0, 0),
+        "reboot": (0, 0, 0),
+        "personality": (0xFFFFFFFF,),
+        "socket": (1, 1, 0),
+        "ptrace": (99,),
+    }
     assert under(bpf, lambda: call(name, *arguments.get(name, ()))) != errno.EXDEV
 
 

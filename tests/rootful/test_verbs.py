@@ -128,7 +128,13 @@ def test_isolation(c1: Ctr) -> None:
     status = c1("exec", "c1", "cat", "/proc/1/status").stdout
     assert "Seccomp:\t2" in status
     assert c1("exec", "c1", "ps").stdout.count("ctrmgr-init") == 1
-    for refused in ("umount /proc/sys", "mount -o remount,rw /proc/sys", "umount /dev", "mknod /x c 1 3", "umount -l /sys"):
+    for refused in (
+        "umount /proc/sys",
+        "mount -o remount,rw /proc/sys",
+        "umount /dev",
+        "mknod /x c 1 3",
+        "umount -l /sys",
+    ):
         assert c1("exec", "c1", "--", "sh", "-c", refused, code=None).code != 0, refused
     written = c1("exec", "c1", "--", "sh", "-c", "echo 1 > /proc/sys/kernel/panic", code=None)
     assert written.code != 0

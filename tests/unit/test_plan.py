@@ -154,7 +154,7 @@ def test_confinement_rows(tmp_path: Path) -> None:
 
 def test_refused_before_anything_and_ignored_on_demand(tmp_path: Path) -> None:
     host = tree(tmp_path, "v2")
-    with pytest.raises(UnsupportedError, match="`security.privileged`"):
+    with pytest.raises(UnsupportedError, match=r"`security\.privileged`"):
         compile.build(IMAGE, {"security.privileged": "true"}, {}, host)
     gpu = {"g": {"type": "gpu"}, "f": {"type": "unix-char", "source": "/dev/fuse"}}
     with pytest.raises(UnsupportedError, match="`g`"):
