@@ -1,40 +1,33 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which IPv4 networks this host already talks to, and the name servers that it asks. Hot."""
+"""IPv4 numbers, and the name servers that this host asks. Hot."""
 
 from __future__ import annotations
 
 import os
-import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def used(root: str = "/") -> list[tuple[int, int]]:
-    """(network, netmask) of each IPv4 route except the default one; the kernel keeps one for each address."""
-    found = []
-    for line in _lines(root, "proc/net/route")[1:]:
-        fields = line.split()
-        if len(fields) < 8:
-            continue
-        # The file holds the raw big-endian words printed as native integers.
-        network, mask = (struct.unpack(">I", struct.pack("=I", int(field, 16)))[0] for field in (fields[1], fields[7]))
-        if mask:
-            found.append((network, mask))
-    return found
-
-
-def free_subnet(root: str = "/", *, prefix: int = 22, avoid: list[tuple[int, int]] | None = None) -> str:
-    """The first address of a private IPv4 network that no route of this host meets, or "" when all are in use.
+def free_subnet(taken: Sequence[tuple[int, int]], *, prefix: int = 22) -> str:
+    """The first address of a private IPv4 network that meets none of `taken` (network, netmask), or "" when all do.
 
     `10.113.0.0` upwards first: far from what home routers and clouds start with.
     """
-    taken = used(root) + (avoid or [])
     size = 1 << (32 - prefix)
-    mask = 0xFFFFFFFF & ~(size - 1)
+    mask = mask_of(prefix)
     for first, last in (("10.113.0.0", "10.255.255.255"), ("172.16.0.0", "172.31.255.255"),
                         ("192.168.0.0", "192.168.255.255")):  # fmt: skip
         for network in range(number(first), number(last), size):
             if not any(network & other & mask == base & mask & other for base, other in taken):
                 return dotted(network)
     return ""
+
+
+def mask_of(prefix: int) -> int:
+    """The netmask of a prefix length, as an integer."""
+    return 0xFFFFFFFF ^ (0xFFFFFFFF >> prefix)
 
 
 def number(address: str) -> int:

@@ -19,6 +19,7 @@ import signal
 
 from ctrmgr import errors
 from ctrmgr.errors import CtrmgrError, HostError
+from ctrmgr.kernel import prctl
 from ctrmgr.kernel import syscalls as sc
 
 TYPE_CHECKING = False
@@ -141,7 +142,7 @@ def _outer(
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
         # The credentials changed, which clears it; and the parent may be gone by now.
-        sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl.set_pdeathsig(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
         _enter(root, tools)
@@ -161,14 +162,14 @@ def _inner(task: Callable[[], Result], result: int) -> NoReturn:
     """Second child: gives up what it does not need and does the work."""
     code = 1
     try:
-        sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl.set_pdeathsig(signal.SIGKILL)
         for signum in (signal.SIGINT, signal.SIGQUIT):
             signal.signal(signum, signal.SIG_DFL)
-        sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
+        prctl.set_no_new_privs()
         for capability in range(64):
             try:
                 if capability not in KEPT:
-                    sc.prctl(sc.PR_CAPBSET_DROP, capability)
+                    prctl.capbset_drop(capability)
             except OSError:
                 break  # beyond the kernel's last one
         sc.capset(sum(1 << capability for capability in KEPT))

@@ -27,10 +27,6 @@ AT_FDCWD = -100
 AT_RECURSIVE = 0x8000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 
-PR_SET_PDEATHSIG = 1
-PR_CAPBSET_DROP = 24
-PR_SET_NO_NEW_PRIVS = 38
-
 CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_SYS_CHROOT, CAP_SETFCAP = 0, 1, 3, 4, 18, 31
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -80,10 +76,6 @@ def mount_setattr(path: str, attributes: int) -> None:
         _libc.syscall(number, AT_FDCWD, os.fsencode(path), AT_RECURSIVE, request, ctypes.c_size_t(32)),
         path,
     )
-
-
-def prctl(option: int, argument: int = 0) -> None:
-    _check(_libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)))
 
 
 def capset(capabilities: int) -> None:

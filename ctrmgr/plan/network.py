@@ -79,7 +79,9 @@ def define(name: str) -> Network:
     with state.Lock(folder):
         if os.path.exists(path(name)):
             return load(name)
-        first = free_subnet(prefix=PREFIX)
+        from ctrmgr.host import routes
+
+        first = free_subnet(routes.used(), prefix=PREFIX)
         if not first:
             raise HostError(f"no private IPv4 network is free for `{name}`", hint=f"write one to `{path(name)}`")
         # RFC 4193: 40 random bits make a network that meets nobody's.

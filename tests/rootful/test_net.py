@@ -6,11 +6,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import ROOT
 
 from .double import SOURCES, build
 
@@ -197,3 +200,16 @@ def test_no_nft(host: Namespace, program: Path, tmp_path: Path) -> None:
         result.stderr == "error: `ctrbr0` needs `nft`, which is not installed\n\nhint: install the package nftables\n"
     )
     assert host.run("env", f"PATH={tmp_path}", program, *UP).returncode == 0
+
+
+def test_routes_of_policy_tables_are_seen() -> None:
+    """WireGuard and others put theirs into tables of their own."""
+    script = """
+        ip link add d type bridge && ip link set d up
+        ip route add 10.113.0.0/16 dev d table 51820 && ip route add 10.114.8.0/22 dev d
+        "$0" -c 'from ctrmgr.host import net, routes; print(net.free_subnet(routes.used()))'
+    """
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-ec", script, sys.executable], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("10.114.0.0\n", "")
