@@ -205,8 +205,8 @@ def test_no_nft(host: Namespace, program: Path, tmp_path: Path) -> None:
 def test_routes_of_policy_tables_are_seen() -> None:
     """WireGuard and others put theirs into tables of their own."""
     script = """
-        ip link add d type bridge && ip link set d up
-        ip route add 10.113.0.0/16 dev d table 51820 && ip route add 10.114.8.0/22 dev d
+        ip link add routed0 type bridge && ip link set routed0 up
+        ip route add 10.113.0.0/16 dev routed0 table 51820 && ip route add 10.114.8.0/22 dev routed0
         "$0" -c 'from ctrmgr.host import net, routes; print(net.free_subnet(routes.used()))'
     """
     done = subprocess.run(
