@@ -109,6 +109,20 @@ class Instance:
 
         local.freeze(self.name, thaw=True)
 
+    def configure(self, config: Mapping[str, str | None]) -> bool:
+        """Set its own keys (LXD's; None takes one away, so that its profiles' counts again).
+
+        True: it is running, and not all of it is live: the rest comes with its next start. Raises SpecError, HostError; then
+        nothing has changed.
+        """
+        from ctrmgr.backend import configure
+        from ctrmgr.spec import keys
+
+        checked = {key: keys.check(key, value) for key, value in config.items() if value is not None}
+        with configure.opened(self.name) as own:
+            own.config = {key: value for key, value in own.config.items() if key not in config} | checked
+            return configure.apply(own)
+
     def attach(self, device: str, *, volatile: bool = False, **keys: str) -> bool:
         """Give it a device (`type="unix-char", source="/dev/fuse", …`, LXD's keys).
 

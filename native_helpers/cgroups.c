@@ -35,6 +35,22 @@ static void hand_down(const struct monitor *m, int dir)
 	}
 }
 
+/* The same for a controller that a running instance had no limit of: down from the nearest cgroup that has it. */
+static int hand_down_late(int dir, const char *file, int depth)
+{
+	struct priv_cgroup_write request = {.file = "cgroup.subtree_control"};
+	struct failure ignored;
+	OWNED int up = -1;
+
+	snprintf(request.value, sizeof(request.value), "+%.*s", (int)strcspn(file, "."), file);
+	if (!PRIV_CALL(PRIV_CGROUP_WRITE, &request, NULL, &ignored, dir))
+		return 0;
+	up = depth ? openat(dir, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	if (up < 0 || hand_down_late(up, file, depth - 1))
+		return -1;
+	return PRIV_CALL(PRIV_CGROUP_WRITE, &request, NULL, &ignored, dir);
+}
+
 /* Opens (and makes) the parent of the instance's cgroup below the mount point. */
 static int open_parent(const struct monitor *m, int mount, bool unified, struct failure *f)
 {
@@ -157,6 +173,21 @@ static struct hierarchy *find(struct monitor *m, const char *name)
 	return NULL;
 }
 
+int cgroups_limit(struct monitor *m, const char *hierarchy, const char *file, const char *value, struct failure *f)
+{
+	struct priv_cgroup_write write = {0};
+	struct hierarchy *h = find(m, hierarchy);
+
+	errno = ENOENT;
+	if (!h)
+		return fail(f, "set a limit", "no cgroup hierarchy `%s` is mounted", hierarchy);
+	snprintf(write.file, sizeof(write.file), "%s", file);
+	snprintf(write.value, sizeof(write.value), "%s", value);
+	if (!strcmp(h->name, "unified") && faccessat(h->dir, file, F_OK, 0))
+		hand_down_late(h->parent, file, 8);
+	return PRIV_CALL(PRIV_CGROUP_WRITE, &write, NULL, f, h->dir);
+}
+
 int cgroups_create(struct monitor *m, struct failure *f)
 {
 	struct priv_cgroup_create request = {0};
@@ -172,18 +203,9 @@ int cgroups_create(struct monitor *m, struct failure *f)
 		if (PRIV_CALL(PRIV_CGROUP_CREATE, &request, &m->hierarchy[i].dir, f, m->hierarchy[i].parent))
 			return -1;
 	}
-	for (size_t i = 0; i < m->plan.files; i++) {
-		struct priv_cgroup_write write = {0};
-
-		h = find(m, m->plan.file[i].hierarchy);
-		errno = ENOENT;
-		if (!h)
-			return fail(f, "set a limit", "no cgroup hierarchy `%s` is mounted", m->plan.file[i].hierarchy);
-		snprintf(write.file, sizeof(write.file), "%s", m->plan.file[i].file);
-		snprintf(write.value, sizeof(write.value), "%s", m->plan.file[i].value);
-		if (PRIV_CALL(PRIV_CGROUP_WRITE, &write, NULL, f, h->dir))
+	for (size_t i = 0; i < m->plan.files; i++)
+		if (cgroups_limit(m, m->plan.file[i].hierarchy, m->plan.file[i].file, m->plan.file[i].value, f))
 			return -1;
-	}
 	h = find(m, m->filter_v1 ? "devices" : "unified");
 	errno = ENOSYS;
 	if (!h)

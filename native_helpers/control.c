@@ -130,19 +130,12 @@ static void enter(struct monitor *m, struct answer *a)
 
 static int limit(struct monitor *m, const struct ctl_request *r, struct failure *f)
 {
-	struct priv_cgroup_write request = {0};
+	char hierarchy[CTL_NAME_MAX], file[PRIV_NAME], value[PRIV_PATH];
 
-	snprintf(request.file, sizeof(request.file), "%.63s", r->device.path);
-	memcpy(request.value, r->value, sizeof(request.value));
-	for (size_t i = 0; i < m->hierarchies; i++) {
-		const char *at = strstr(m->hierarchy[i].name, r->device.name);
-		size_t length = strlen(r->device.name);
-
-		if (at && length && (at == m->hierarchy[i].name || at[-1] == ',') && (!at[length] || at[length] == ','))
-			return PRIV_CALL(PRIV_CGROUP_WRITE, &request, NULL, f, m->hierarchy[i].dir);
-	}
-	errno = ENODEV;
-	return fail(f, "set a limit", "the instance has no cgroup in `%.63s`", r->device.name);
+	snprintf(hierarchy, sizeof(hierarchy), "%.63s", r->device.name);
+	snprintf(file, sizeof(file), "%.63s", r->device.path);
+	snprintf(value, sizeof(value), "%.255s", r->value);
+	return cgroups_limit(m, hierarchy, file, value, f);
 }
 
 static void begin_stop(struct monitor *m, const struct ctl_request *r)

@@ -91,10 +91,13 @@ static void restart(struct monitor *m)
 {
 	static const int kept[] = {FD_PLAN, FD_INSTANCE, FD_RUN, FD_LOCK};
 	char *argv[] = {"ctrmgr-monitor", "restart", NULL}, *env[] = {NULL};
+	OWNED int plan = -1;
 
 	if (now_ns() - m->started_ns < RUN_SHORT_NS)
 		nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
-	if (dup2(m->lock, FD_LOCK) < 0 || setns(m->host_mounts, CLONE_NEWNS))
+	/* Not the plan that this run began with: a device that was detached since must not come back. */
+	plan = openat(FD_INSTANCE, "plan", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (plan < 0 || dup2(plan, FD_PLAN) < 0 || dup2(m->lock, FD_LOCK) < 0 || setns(m->host_mounts, CLONE_NEWNS))
 		return;
 	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
 		fcntl(kept[i], F_SETFD, 0);

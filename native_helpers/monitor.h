@@ -65,6 +65,7 @@ void monitor_clean(struct monitor *m); /* cgroups, what the run directory holds 
 /* cgroups.c */
 int cgroups_find(struct monitor *m, struct failure *f);
 int cgroups_create(struct monitor *m, struct failure *f);
+int cgroups_limit(struct monitor *m, const char *hierarchy, const char *file, const char *value, struct failure *f);
 int cgroups_join(struct monitor *m, pid_t pid, struct failure *f); /* the v1 ones */
 void cgroups_remove(struct monitor *m);
 int cgroups_freeze(struct monitor *m, bool freeze, struct failure *f);

@@ -4,9 +4,9 @@
  *
  * An operation takes one fixed-size request and inherited descriptors, never a path that the caller
  * chose where a descriptor can serve. Each says in `safety` why a hostile caller gains nothing that the
- * descriptors it brings do not give it already. Root calls the table in its own process (priv_call);
- * ctrmgr-priv serves the same table over a socket. Policy - whose devices, whose id range - is checked by
- * whoever serves it to somebody less privileged, on the request and on the descriptors, before it is called. */
+ * descriptors it brings do not give it already. Root calls the table in its own process (priv_call), and
+ * nothing in a request depends on that: it could as well come over a socket. Policy - whose devices, whose id
+ * range - is for whoever serves it to somebody less privileged to check, on the request and on the descriptors. */
 #pragma once
 #include "common.h"
 #include "plan.h"

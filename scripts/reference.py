@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes docs/reference/{config,devices}.md from the tables that the program itself uses. `--check` only compares."""
+"""Writes docs/reference/*.md and the man page from the tables that the program itself uses. `--check` only compares."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from ctrmgr.cli import command as cli
+from ctrmgr.cli import main as verbs
+from ctrmgr.cli.help import option_words
 from ctrmgr.devices import driver
 from ctrmgr.spec import capabilities, keys
 
@@ -75,7 +78,108 @@ def devices() -> str:
     )
 
 
-PAGES = {"docs/reference/config.md": config, "docs/reference/devices.md": devices}
+def synopsis(command: cli.Command) -> str:
+    return cli.usage(command).removesuffix(" [options]")
+
+
+def own_options(command: cli.Command) -> list[cli.Option]:
+    return [option for option in command.options if option not in cli.GLOBAL]
+
+
+def option_help(option: cli.Option) -> str:
+    return option.help + (f" ({', '.join(option.choices)})" if option.choices else "")
+
+
+def commands() -> str:
+    text = HEAD + "# Commands\n\nOptions that every command takes:\n\n"
+    text += table(("option", "meaning"), ((f"`{words(option)}`", option_help(option)) for option in cli.GLOBAL))
+    for command in verbs.every_command():
+        text += f"\n## {command.name}\n\n`{synopsis(command)}`: {command.summary}.\n"
+        if command.help:
+            text += f"\n{command.help}\n"
+        rows = [(f"`{argument.name}`", argument.help) for argument in command.arguments]
+        rows += [(f"`{words(option)}`", option_help(option)) for option in own_options(command)]
+        if rows:
+            text += "\n" + table(("", ""), rows)
+    return text
+
+
+def words(option: cli.Option) -> str:
+    return option_words(option.name, option.short, option.metavar).strip()
+
+
+def roff(text: str) -> str:
+    """Text as roff: nothing in it is a request, and hyphens are hyphens."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "").replace("…", "...").replace("–", "\\-")
+    return "\n".join("\\&" + line if line[:1] in (".", "'") else line for line in text.split("\n"))
+
+
+def bold(text: str) -> str:
+    return f"\\fB{roff(text)}\\fR"
+
+
+def manual() -> str:
+    lines = [
+        '.\\" SPDX-License-Identifier: GPL-3.0-or-later',
+        '.\\" made by scripts/reference.py: change the tables in the code instead',
+        '.TH CTRMGR 1 "" "ctrmgr" "User commands"',
+        ".SH NAME",
+        "ctrmgr \\- unprivileged system containers, and devices that come and go while they run",
+        ".SH SYNOPSIS",
+        ".B ctrmgr",
+        "\\fICOMMAND\\fR ...",
+        ".SH DESCRIPTION",
+        roff(
+            "ctrmgr runs system containers in user namespaces, without a daemon. It passes device nodes of the host into them, "
+            "owned as the profile says, and takes them away again, while they run. Profiles, keys and device types are LXD's."
+        ),
+        ".PP",
+        roff("What was asked for goes to stdout, talk goes to stderr."),
+        ".SH COMMANDS",
+    ]
+    for command in verbs.every_command():
+        lines += [".SS " + roff(synopsis(command)), roff(command.summary[0].upper() + command.summary[1:] + ".")]
+        if command.help:
+            lines += [".PP", roff(command.help)]
+        for argument in command.arguments:
+            lines += [".TP", f"\\fI{roff(argument.name)}\\fR", roff(argument.help)]
+        for option in own_options(command):
+            lines += [".TP", bold(words(option)), roff(option_help(option))]
+    lines.append(".SH OPTIONS OF EVERY COMMAND")
+    for option in cli.GLOBAL:
+        lines += [".TP", bold(words(option)), roff(option_help(option))]
+    lines.append(".SH EXIT STATUS")
+    for code, meaning in EXIT_CODES:
+        lines += [".TP", bold(code), roff(meaning)]
+    lines.append(".SH FILES")
+    for path, meaning in PATHS:
+        lines += [".TP", f"\\fI{roff(path)}\\fR", roff(meaning)]
+    lines += [".SH SEE ALSO", ".BR lxc (1),", ".BR subuid (5),", ".BR user_namespaces (7),", ".BR cgroups (7)"]
+    return "\n".join(lines) + "\n"
+
+
+EXIT_CODES = (
+    ("0", "Done."),
+    ("1", "A file of ctrmgr's own is corrupt, or another failure."),
+    ("2", "The command or the profile is wrong."),
+    ("3", "There is no such instance, image, profile or device."),
+    ("4", "Its state does not allow it, or somebody else has it."),
+    ("5", "This host, or this user, cannot."),
+    ("6", "A remote refused."),
+    ("7", "A step of the kernel failed."),
+)
+PATHS = (
+    ("/etc/ctrmgr/profiles", "The administrator's profiles."),
+    ("/var/lib/ctrmgr", "Instances and images (CTRMGR_STATE_DIR names another place)."),
+    ("/run/ctrmgr", "What runs now (CTRMGR_RUN_DIR)."),
+    ("/etc/subuid, /etc/subgid", "Which host ids instances may have."),
+)
+PAGES = {
+    "docs/reference/commands.md": commands,
+    "docs/reference/config.md": config,
+    "docs/reference/devices.md": devices,
+    "docs/man/ctrmgr.1": manual,
+}
 
 
 def main() -> int:

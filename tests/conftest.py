@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,9 @@ def build(folder: Path, *options: str) -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Under nohup they would be ignored, here and in all that is tested.
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     if not hasattr(config, "workerinput") or "CTRMGR_LIBEXEC" not in os.environ:
         os.environ.setdefault("CTRMGR_LIBEXEC", str(build(ROOT / "build" / "test")))
 

@@ -7,7 +7,7 @@ import os
 
 from ctrmgr import state
 from ctrmgr.backend import record
-from ctrmgr.errors import ConflictError, CtrmgrError
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError
 from ctrmgr.kernel import control, spawn
 
 TYPE_CHECKING = False
@@ -71,11 +71,24 @@ def _change(path: str, run: str, running: bool) -> None:
         return
     if running:
         have = {device.name for device in control.ask(run, control.DEVICES).devices()}
-        old, new = _devices(record.read_plan(path)), _devices(state.read_flat(f"{path}/plan.new"))
+        plan, wanted = record.read_plan(path), state.read_flat(f"{path}/plan.new")
+        old, new = _devices(plan), _devices(wanted)
         if (new - old) - have or (old - new) & have:
             record.drop(path)
             return
+        if _limits(plan) != _limits(wanted):
+            from ctrmgr.backend import configure
+
+            try:
+                configure.change_limits(os.path.basename(path), plan, wanted)
+            except HostError:
+                record.drop(path)
+                return
     record.finish(path)
+
+
+def _limits(plan: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    return [row for row in plan if row[0] == "cgroup-file"]
 
 
 def _devices(plan: Sequence[Sequence[str]]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ STEPS = {
     "detach-done": ("detach-device", "c1", "fuse"),
     "delete-renamed": ("delete", "--force", "c1"),
     "delete-released": ("delete", "--force", "c1"),
+    "config-recorded": ("config", "set", "c1", "limits.processes=33"),
+    "config-done": ("config", "set", "c1", "limits.processes=33"),
     "rename-recorded": ("rename", "c1", "c2"),
     "rename-claims": ("rename", "c1", "c2"),
     "rename-moved": ("rename", "c1", "c2"),
@@ -38,8 +41,6 @@ STEPS = {
 
 
 def test_every_step_is_tested() -> None:
-    import re
-
     text = "".join(path.read_text() for path in (ROOT / "ctrmgr").rglob("*.py"))
     assert set(re.findall(r'\bcrash\("([\w-]+)"\)', text)) == set(STEPS)
 
@@ -103,6 +104,16 @@ def test_devices(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, s
     ctr("delete", "--force", "c1")
     settle()
     same(before, host_snapshot())
+
+
+@pytest.mark.parametrize("step", ["config-recorded", "config-done"])
+def test_configuration(ctr: Ctr, step: str) -> None:
+    ctr(*LAUNCH, "-c", "limits.processes=500")
+    crash(ctr, step)
+    ctr("config", "set", "c1", "user.any=thing")
+    whole(ctr)
+    assert "limits.processes: '33'" in ctr("config", "show", "c1").stdout
+    assert re.search(r"pids\.max = 33\b", ctr("info", "c1").stdout)
 
 
 @pytest.mark.parametrize("step", ["stop-asked", "delete-renamed", "delete-released"])

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keys and devices changed while an instance runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+import ctrmgr
+from ctrmgr.errors import HostError
+from tests.conftest import Ctr
+
+OFFLINE = ("-p", "no-network")
+
+
+LIMITED = ("-c", "limits.processes=1000", "-c", "limits.memory=500MiB")
+
+
+@pytest.fixture
+def c1(ctr: Ctr) -> Ctr:
+    ctr("launch", "builtin:busybox", "c1", *OFFLINE, *LIMITED)
+    return ctr
+
+
+def limits(ctr: Ctr) -> str:
+    return "\n".join(json.loads(ctr("info", "c1", "--format", "json").stdout).get("limits", []))
+
+
+def test_live_limits_reach_the_kernel(c1: Ctr) -> None:
+    c1("config", "set", "c1", "limits.processes=15", "limits.memory=48MiB")
+    assert "pids.max = 15 " in limits(c1)
+    assert str(48 << 20) in limits(c1)
+    fork = "i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i+1)); done; wait"
+    assert "fork" in c1("exec", "c1", "--", "sh", "-c", fork, code=None).stderr
+    c1("config", "set", "c1", "limits.processes=100")
+    assert "pids.max = 100 " in limits(c1)
+    assert "fork" not in c1("exec", "c1", "--", "sh", "-c", fork.replace("sleep 5", "sleep 0.1")).stderr
+    c1("config", "unset", "c1", "limits.processes", "limits.memory")
+    assert "fork" not in c1("exec", "c1", "--", "sh", "-c", fork.replace("sleep 5", "sleep 0.1")).stderr
+    c1("restart", "c1")
+    assert str(48 << 20) not in limits(c1)
+
+
+def test_a_limit_below_use_is_refused_and_nothing_has_changed(c1: Ctr, monkeypatch: pytest.MonkeyPatch) -> None:
+    c1("config", "set", "c1", "limits.memory=200MiB", "limits.memory.swap=false")
+    c1("exec", "c1", "--", "dd", "if=/dev/zero", "of=/dev/shm/held", "bs=1M", "count=60")
+    before = (limits(c1), c1("config", "show", "c1").stdout)
+    refused = c1("config", "set", "c1", "limits.processes=50", "limits.memory=20MiB", code=None)
+    if refused.code == 0:  # cgroup2 takes it and kills: then at least it holds
+        assert str(20 << 20) in limits(c1)
+        return
+    assert refused.code == 5
+    assert "`c1`: the kernel refuses" in refused.stderr
+    assert (limits(c1), c1("config", "show", "c1").stdout) == before
+    for key, value in c1.env.items():
+        if key.startswith("CTRMGR_"):
+            monkeypatch.setenv(key, value)
+    with pytest.raises(HostError):
+        ctrmgr.Instance("c1").configure({"limits.memory": "20MiB"})
+    assert not ctrmgr.Instance("c1").configure({"limits.memory": "100MiB", "limits.memory.swap": None})
+    assert str(100 << 20) in limits(c1)
+
+
+def test_what_is_not_live_waits_for_a_start(c1: Ctr) -> None:
+    said = c1("config", "set", "c1", "environment.COLOUR=blue", "limits.processes=77").stderr
+    assert "next start" in said
+    assert "pids.max = 77 " in limits(c1)
+    said = c1("config", "set", "c1", "limits.processes=78").stderr
+    assert said == ""
+    c1("restart", "c1")
+    assert "pids.max = 78 " in limits(c1)
+
+
+def test_a_reboot_from_inside_finds_the_devices_as_they_are_now(ctr: Ctr) -> None:
+    """The monitor starts init again by itself; it must not go back to the devices of its own start."""
+    fuse = ("-d", "fuse,type=unix-char,source=/dev/fuse")
+    ctr("launch", "builtin:busybox", "c1", *OFFLINE, *fuse)
+    ctr("detach-device", "c1", "fuse")
+    ctr("attach-device", "c1", "/dev/net/tun")
+    first = json.loads(ctr("info", "c1", "--format", "json").stdout)
+    ctr("exec", "c1", "reboot", "-f", code=None)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        now = json.loads(ctr("info", "c1", "--format", "json", code=None).stdout or "{}")
+        if now.get("pid", first["pid"]) != first["pid"]:
+            break
+        time.sleep(0.05)
+    assert now["pid"] != first["pid"]
+    assert now["monitor-pid"] == first["monitor-pid"]
+    assert ctr("exec", "c1", "test", "-c", "/dev/net/tun").code == 0
+    assert ctr("exec", "c1", "test", "-e", "/dev/fuse", code=1).code == 1
+    assert "fuse" not in json.dumps(now["devices"])
+
+
+def test_a_first_limit(ctr: Ctr) -> None:
+    """On cgroup2 it holds at once; a v1 hierarchy is only joined at a start, and that is said."""
+    ctr("launch", "builtin:busybox", "c1", *OFFLINE)
+    for value in ("30", "20"):
+        said = ctr("config", "set", "c1", f"limits.processes={value}").stderr
+        v2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+        assert ("next start" in said) != v2
+        assert (f"pids.max = {value} " in limits(ctr)) == v2
+    ctr("restart", "c1")
+    assert "pids.max = 20 " in limits(ctr)
