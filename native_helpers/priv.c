@@ -36,7 +36,7 @@ const struct priv_operation priv_operations[] = {
 	OP(PRIV_ALLOW, priv_allow, priv_rule, 1, 1, 0,
 	   "opens a number in a filter of our own; without a node to open, it is worth nothing"),
 	OP(PRIV_DENY, priv_deny, priv_rule, 1, 1, 0, "only forbids"),
-	OP(PRIV_KERNEL_MOUNTS, priv_kernel_mounts, priv_kernel_mounts, 1, 2, 0,
+	OP(PRIV_KERNEL_MOUNTS, priv_kernel_mounts, priv_kernel_mounts, 1, 1, 0,
 	   "mounts the pseudo filesystems of the caller's own namespaces at fixed places, without symlinks"),
 	OP(PRIV_MASK, priv_mask, priv_mask, 2, 2, 0, "hides, or makes read-only, a path below /proc or /sys"),
 	OP(PRIV_CONSOLE, priv_console, priv_console, 2, 2, 2,

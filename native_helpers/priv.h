@@ -105,7 +105,7 @@ struct priv_rule {
 
 /* Called in the instance's pid, network, ipc and cgroup namespaces. in: the instance's root. */
 struct priv_kernel_mounts {
-	uint32_t host_network; /* the host's /sys, bound read-only; in: it as the second descriptor */
+	uint32_t host_network; /* /sys shows the host's links, too: read-only */
 	uint32_t cgroup;       /* mount cgroup2 */
 	uint32_t uid, gid, tty_gid;
 };

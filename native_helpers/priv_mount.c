@@ -163,18 +163,6 @@ static int mount_pseudo(int root, const char *type, const char *path, const char
 	return 0;
 }
 
-static int bind_host_sys(int root, int sys, const struct priv_kernel_mounts *r, struct failure *f)
-{
-	struct mount_attr attr = {.attr_set = PSEUDO | MOUNT_ATTR_RDONLY};
-	OWNED int point = mount_point(root, "sys", r), mount = -1;
-
-	mount = sys_open_tree(sys, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
-	if (point < 0 || mount < 0 || sys_mount_setattr(mount, "", AT_EMPTY_PATH, &attr) ||
-	    sys_move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
-		return fail(f, "bind the host's /sys", "read-only, for the host's network");
-	return 0;
-}
-
 int priv_kernel_mounts(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_kernel_mounts *r = request;
@@ -183,16 +171,15 @@ int priv_kernel_mounts(const void *request, const int in[], int count, int out[]
 	const char *const shm[] = {"mode", "1777", "uid", uid, "gid", gid, NULL, NULL};
 	int root = in[0], failed;
 
-	(void)out;
+	(void)count, (void)out;
 	snprintf(uid, sizeof(uid), "%u", r->uid);
 	snprintf(gid, sizeof(gid), "%u", r->gid);
 	snprintf(tty, sizeof(tty), "%u", r->tty_gid);
 	if (mount_pseudo(root, "proc", "proc", NULL, PSEUDO, r, f))
 		return -1;
-	if (count > 1 && r->host_network ? bind_host_sys(root, in[1], r, f)
-					 : mount_pseudo(root, "sysfs", "sys", NULL, PSEUDO, r, f))
+	if (mount_pseudo(root, "sysfs", "sys", NULL, PSEUDO | (r->host_network ? MOUNT_ATTR_RDONLY : 0), r, f))
 		return -1;
-	if (r->cgroup && !r->host_network && mount_pseudo(root, "cgroup2", "sys/fs/cgroup", NULL, PSEUDO, r, f))
+	if (r->cgroup && mount_pseudo(root, "cgroup2", "sys/fs/cgroup", NULL, PSEUDO, r, f))
 		return -1;
 	if (mount_pseudo(root, "devpts", "dev/pts", pts, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, r, f))
 		return -1;

@@ -26,7 +26,7 @@
 struct start {
 	struct monitor *m;
 	int layer[PLAN_LAYERS], device[PLAN_DEVICES];
-	int own, sys, pidns, sync, report; /* own: the instance's directory, in the monitor's mount namespace */
+	int own, pidns, sync, report; /* own: the instance's directory, in the monitor's mount namespace */
 };
 
 static int read_plan(struct monitor *m, struct failure *f)
@@ -147,8 +147,7 @@ static int leave_host(struct start *s, struct failure *f)
 	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
 		return fail(f, "make the monitor's mount namespace", "unshare");
 	s->own = open_again(FD_INSTANCE);
-	s->sys = open("/sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (s->own < 0 || s->sys < 0)
+	if (s->own < 0)
 		return fail(f, "open the instance's directory", "`%s`", p->name);
 	for (size_t i = 0; i < p->layers; i++)
 		if ((s->layer[i] = open(p->layer[i], O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
@@ -313,7 +312,7 @@ static _Noreturn void mounter(struct start *s, const struct net_inside *inside, 
 		failed = fail(&f, "enter the instance's namespaces", "setns");
 	else
 		failed = (!host && priv_call(PRIV_INSIDE, inside, sizeof(*inside), NULL, 0, NULL, &f)) ||
-			 PRIV_CALL(PRIV_KERNEL_MOUNTS, &request, NULL, &f, m->root, s->sys);
+			 PRIV_CALL(PRIV_KERNEL_MOUNTS, &request, NULL, &f, m->root);
 	if (failed)
 		(void)!write(report, &f, sizeof(f));
 	_exit(failed ? 1 : 0);
@@ -463,7 +462,7 @@ void state_write(struct monitor *m, bool frozen)
 
 int monitor_start(struct monitor *m, struct failure *f)
 {
-	struct start s = {.m = m, .own = -1, .sys = -1, .pidns = -1, .sync = -1, .report = -1};
+	struct start s = {.m = m, .own = -1, .pidns = -1, .sync = -1, .report = -1};
 	int failed, status;
 
 	for (size_t i = 0; i < PLAN_LAYERS; i++)
@@ -476,7 +475,6 @@ int monitor_start(struct monitor *m, struct failure *f)
 	for (size_t i = 0; i < PLAN_DEVICES; i++)
 		close_fd(&s.device[i]);
 	close_fd(&s.own);
-	close_fd(&s.sys);
 	close_fd(&s.pidns);
 	close_fd(&s.sync);
 	close_fd(&s.report);
