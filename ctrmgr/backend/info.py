@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from ctrmgr import state
 from ctrmgr.backend import record
@@ -57,7 +58,7 @@ def _running(name: str, plan: Sequence[Sequence[str]]) -> dict[str, object]:
         "status": "FROZEN" if frozen else "RUNNING",
         "pid": init,
         "monitor-pid": monitor,
-        "started-ns": started,
+        "started": _iso(started),
         "attached": [
             f"{device.name}: {device.kind} {device.major}:{device.minor} at {device.path} "
             f"{device.uid}:{device.gid} {device.mode:04o} {device.access}"
@@ -83,7 +84,9 @@ def _cgroups(plan: Sequence[Sequence[str]]) -> dict[str, object]:
     }
     if host.unified:
         base = f"{host.unified}/{path}"
-        found["processes"] = len(_text(f"{base}/cgroup.procs").split())
+        found["processes"] = sum(
+            len(_text(f"{folder}/cgroup.procs").split()) for folder, *_ in os.walk(base, followlinks=False)
+        )
         usage = _text(f"{base}/cpu.stat").split()
         if "usage_usec" in usage:
             found["cpu-usec"] = int(usage[usage.index("usage_usec") + 1])
@@ -106,4 +109,8 @@ def _last_exit(path: str) -> str:
     if not os.path.exists(f"{path}/exit"):
         return "never ran"
     kind, number, when = state.read_flat(f"{path}/exit")[0]
-    return f"{kind} {number} at {int(when) // 10**9}"
+    return f"{kind} {number} at {_iso(int(when))}"
+
+
+def _iso(nanoseconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(nanoseconds // 10**9))
