@@ -124,6 +124,13 @@ int confine_load(struct confinement *c)
 	return error;
 }
 
+void confine_unload(struct confinement *c)
+{
+	if (c->filter.filter)
+		munmap(c->filter.filter, c->filter.len * sizeof(struct sock_filter));
+	c->filter = (struct sock_fprog){0};
+}
+
 int confine_limits(const struct confinement *c, pid_t pid)
 {
 	for (size_t i = 0; i < c->rlimit_count; i++)

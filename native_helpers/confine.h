@@ -36,6 +36,9 @@ int confine_row(struct confinement *c, char *const field[], size_t count);
 /* Maps the seccomp filter. Call it while host paths still resolve. 0 or -errno. */
 int confine_load(struct confinement *c);
 
+/* Unmaps it, once every process that needs it has it. */
+void confine_unload(struct confinement *c);
+
 /* Sets the resource limits of `pid` (0: the caller). The caller must be in the initial user
  * namespace: only CAP_SYS_RESOURCE there may raise a hard limit. 0 or -errno. */
 int confine_limits(const struct confinement *c, pid_t pid);

@@ -94,7 +94,7 @@ static void status(struct monitor *m, struct answer *a)
 static void devices(struct monitor *m, struct answer *a)
 {
 	for (size_t i = 0; i < LEASES; i++)
-		if (m->lease[i].inode >= 0) {
+		if (m->lease[i].held) {
 			memcpy(a->data + a->size, &m->lease[i].device, sizeof(struct ctl_device));
 			a->size += sizeof(struct ctl_device);
 			a->reply.count++;

@@ -11,7 +11,7 @@
 static struct lease *find(struct monitor *m, const char *name)
 {
 	for (size_t i = 0; i < LEASES; i++)
-		if (m->lease[i].inode >= 0 && !strcmp(m->lease[i].device.name, name))
+		if (m->lease[i].held && !strcmp(m->lease[i].device.name, name))
 			return &m->lease[i];
 	return NULL;
 }
@@ -31,7 +31,7 @@ static int filter_number(struct monitor *m, const struct ctl_device *d, const st
 	for (size_t i = 0; i < LEASES; i++) {
 		const struct lease *l = &m->lease[i];
 
-		if (l != without && l->inode >= 0 && l->device.type == d->type && l->device.major == d->major &&
+		if (l != without && l->held && l->device.type == d->type && l->device.major == d->major &&
 		    l->device.minor == d->minor)
 			rule.access |= l->device.access;
 	}
@@ -86,7 +86,7 @@ int device_attach(struct monitor *m, const struct ctl_device *wanted, int source
 	if (find(m, d.name))
 		return fail(f, "attach", "a device `%s` is attached already", d.name);
 	for (size_t i = 0; !lease && i < LEASES; i++)
-		lease = m->lease[i].inode < 0 ? &m->lease[i] : NULL;
+		lease = m->lease[i].held ? NULL : &m->lease[i];
 	errno = ENOSPC;
 	if (!lease)
 		return fail(f, "attach", "%d devices are attached already", LEASES);
@@ -94,11 +94,11 @@ int device_attach(struct monitor *m, const struct ctl_device *wanted, int source
 	if (owner(m, &d, &node, f) || filter_number(m, &d, NULL, d.access, f))
 		return -1;
 	if (PRIV_CALL(PRIV_NODE, &node, &lease->inode, f, m->dev, source)) {
-		lease->inode = -1;
 		filter_number(m, &d, NULL, 0, &ignored);
 		return -1;
 	}
 	lease->device = d;
+	lease->held = true;
 	return 0;
 }
 
@@ -143,6 +143,7 @@ int device_detach(struct monitor *m, const char *name, int policy, struct ctl_ho
 	}
 	*count = holders_find(m, lease, holders);
 	close_fd(&lease->inode);
+	lease->held = false;
 	if (policy == CTL_KILL_HOLDERS)
 		kill_holders(holders, *count);
 	if (frozen && (policy == CTL_REFUSE || !*count))

@@ -26,7 +26,8 @@ struct hierarchy {
 
 struct lease {
 	struct ctl_device device; /* uid and gid as inside */
-	int inode;                /* -1: free */
+	int inode;
+	bool held; /* else free: all zero, so that leases that nobody needs take no memory */
 };
 
 struct client {

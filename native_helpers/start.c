@@ -478,6 +478,7 @@ int monitor_start(struct monitor *m, struct failure *f)
 	close_fd(&s.pidns);
 	close_fd(&s.sync);
 	close_fd(&s.report);
+	confine_unload(&m->plan.confinement);
 	if (!failed) {
 		state_write(m, false);
 		return 0;
