@@ -59,21 +59,33 @@ def cgroup_parent() -> str:
 # Flat files
 
 
+END = "end\n"
+"""The last line of every flat file: one that was cut off, even between two lines, is told from a whole one."""
+
+
 def read_flat(path: str) -> list[list[str]]:
-    """The rows of a flat file. Raises FileNotFoundError, and CtrmgrError naming the file when it is corrupt."""
-    with open(path, "rb") as file:
-        data = file.read()
-    if not data:
-        return []
+    """The rows of a flat file.
+
+    Raises FileNotFoundError, HostError when it cannot be read, and CtrmgrError naming file and line when it is corrupt.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from error
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise corrupt(path, data.count(b"\n", 0, error.start) + 1, "is not UTF-8") from None
-    if text[-1] != "\n":
-        raise corrupt(path, text.count("\n") + 1, "is cut off")
     if "\0" in text:
         raise corrupt(path, text[: text.index("\0")].count("\n") + 1, "holds a NUL")
-    rows = [line.split("\t") for line in text[:-1].split("\n")]
+    if text == END:
+        return []
+    if not text.endswith("\n" + END):
+        raise corrupt(path, text.count("\n") + 1, "is cut off")
+    rows = [line.split("\t") for line in text[: -len(END) - 1].split("\n")]
     if "\\" in text:
         rows = [[_unescape(field, path, number) for field in row] for number, row in enumerate(rows, 1)]
     return rows
@@ -108,7 +120,7 @@ def dump_flat(rows: Iterable[Sequence[str]]) -> bytes:
     text = "".join("\t".join(map(_escape, row)) + "\n" for row in rows)
     if "\0" in text:
         raise ValueError("a NUL in a flat file")
-    return text.encode()
+    return (text + END).encode()
 
 
 def _escape(field: str) -> str:
@@ -139,16 +151,40 @@ def write_file(path: str, data: bytes) -> None:
         raise unwritable(path, error) from error
 
 
+CURES = {
+    errno.EACCES: "run it as root",
+    errno.EPERM: "run it as root",
+    errno.EROFS: "the filesystem is read-only; set CTRMGR_STATE_DIR to another place",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EIO: "see the kernel's log: the disk may be failing",
+    errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
+    errno.ENFILE: "the whole machine has too many open files",
+    errno.ENOMEM: "free some memory",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ELOOP: "look for a symlink that leads to itself",
+}
+"""What the world, and not a bug, may answer to anything; with the cure."""
+
+
 def unwritable(path: str, error: OSError) -> HostError:
-    """The error for a state file or directory that the kernel refused."""
-    hint = {
-        errno.EACCES: "run it as root",
-        errno.EPERM: "run it as root",
-        errno.EROFS: "the filesystem is read-only; set CTRMGR_STATE_DIR to another place",
-        errno.ENOSPC: "free some space",
-        errno.EDQUOT: "free some space",
-    }.get(error.errno or 0)
-    return HostError(f"`{path}` cannot be written: {error.strerror}", hint=hint)
+    """The error for a state file or directory that the kernel does not let us change."""
+    return HostError(f"`{path}` cannot be written: {error.strerror}", hint=CURES.get(error.errno or 0))
+
+
+def unreadable(path: str, error: OSError) -> HostError:
+    """The error for one that it does not let us read."""
+    return HostError(f"`{path}` cannot be read: {error.strerror}", hint=CURES.get(error.errno or 0))
+
+
+def entries(folder: str) -> list[str]:
+    """What is in a folder; nothing when there is none. Raises HostError."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from error
 
 
 def unlink(path: str) -> None:
@@ -174,7 +210,7 @@ class Lock:
     """`flock` on a directory, for as long as the `with` block runs; the kernel releases it whatever kills us.
 
     A directory that was renamed or removed while we waited is not the one that was asked for: FileNotFoundError.
-    With `wait=False` a lock that somebody else holds is a ConflictError.
+    With `wait=False` a lock that somebody else holds is a ConflictError. HostError when we may not open it.
     """
 
     __slots__ = ("fd", "path", "shared", "wait")
@@ -184,7 +220,12 @@ class Lock:
         self.fd = -1
 
     def __enter__(self) -> Lock:
-        self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            raise unwritable(self.path, error) from error
         how = (fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX) | (0 if self.wait else fcntl.LOCK_NB)
         try:
             fcntl.flock(self.fd, how)
@@ -218,8 +259,10 @@ def is_locked(path: str) -> bool:
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        raise unreadable(path, error) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -240,18 +283,29 @@ def claim(kind: str, keys: Iterable[str], owner: str) -> str | None:
         taken = set(os.listdir(folder))
         for key in keys:
             if key not in taken:
-                os.symlink(owner, f"{folder}/{key}")
+                try:
+                    os.symlink(owner, f"{folder}/{key}")
+                except OSError as error:
+                    raise unwritable(f"{folder}/{key}", error) from error
                 return key
     return None
 
 
 def claims(kind: str) -> dict[str, str]:
-    """All claims of a kind: key to owner."""
+    """All claims of a kind: key to owner. Who holds one that is no symlink (any more) is not known: ""."""
     folder = f"{state_dir()}/{kind}"
+    return {key: _owner(f"{folder}/{key}") for key in entries(folder)}
+
+
+def _owner(path: str) -> str:
     try:
-        return {key: os.readlink(f"{folder}/{key}") for key in os.listdir(folder)}
+        return os.readlink(path)
     except FileNotFoundError:
-        return {}
+        return ""  # given back since it was listed
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return ""
+        raise unreadable(path, error) from error
 
 
 def release(kind: str, owner: str) -> None:

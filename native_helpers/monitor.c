@@ -67,7 +67,7 @@ static void record_exit(struct monitor *m)
 	bool signaled = WIFSIGNALED(m->exit_status);
 	char text[96];
 	OWNED int fd = openat(FD_INSTANCE, "exit.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-	int length = snprintf(text, sizeof(text), "%s\t%d\t%llu\n", signaled ? "signaled" : "exited",
+	int length = snprintf(text, sizeof(text), "%s\t%d\t%llu\nend\n", signaled ? "signaled" : "exited",
 			      signaled ? WTERMSIG(m->exit_status) : WEXITSTATUS(m->exit_status),
 			      (unsigned long long)now_ns());
 

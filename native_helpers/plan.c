@@ -208,6 +208,7 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 {
 	char *field[FIELDS], *cursor = text;
 	int count, line = 0, known;
+	bool ended = false;
 
 	*plan = (struct plan){
 		.halt_signal = 15, .stop_timeout = 30, .confinement = CONFINEMENT_NONE, .console_size = 1 << 20};
@@ -219,14 +220,21 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 				return fail(f, "read the plan", "it is not a run plan of version 1");
 			continue;
 		}
-		known = row(plan, field, (size_t)count);
+		known = ended ? 0 : row(plan, field, (size_t)count);
 		errno = EINVAL;
+		if (known < 0 && count == 1 && !strcmp(field[0], "end")) {
+			ended = true;
+			continue;
+		}
 		if (known <= 0)
 			return fail(f, "read the plan", known ? "line %d: unknown key `%s`" : "line %d: wrong `%s`",
 				    line, field[0]);
 	}
 	if (count < 0)
 		return fail(f, "read the plan", "line %d cannot be read", line + 1);
+	/* without its last lines it would still be a plan, of an instance without seccomp */
+	if (!ended)
+		return fail(f, "read the plan", "it is cut off after line %d", line);
 	if (!plan->name || !plan->cgroup || !plan->init || !plan->layers || !plan->uids || !plan->gids)
 		return fail(f, "read the plan", "it lacks a name, cgroup, init, layer or id map");
 	if (plan->net == NET_BRIDGE && !plan->bridge)

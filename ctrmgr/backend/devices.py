@@ -241,5 +241,3 @@ class InstanceLock(state.Lock):
             return super().__enter__()
         except (FileNotFoundError, NotADirectoryError):
             raise record.unknown(self.name) from None
-        except PermissionError as error:
-            raise state.unwritable(self.path, error) from error

@@ -8,6 +8,7 @@ import time
 
 from ctrmgr import state
 from ctrmgr.backend import record
+from ctrmgr.errors import CtrmgrError
 from ctrmgr.host import cgroup
 from ctrmgr.kernel import control
 
@@ -108,8 +109,11 @@ def _text(path: str) -> str:
 def _last_exit(path: str) -> str:
     if not os.path.exists(f"{path}/exit"):
         return "never ran"
-    kind, number, when = state.read_flat(f"{path}/exit")[0]
-    return f"{kind} {number} at {_iso(int(when))}"
+    try:
+        ((kind, number, when),) = state.read_flat(f"{path}/exit")
+        return f"{kind} {number} at {_iso(int(when))}"
+    except (CtrmgrError, ValueError):
+        return "not known: its record is damaged"
 
 
 def _iso(nanoseconds: int) -> str:

@@ -10,7 +10,7 @@ from ctrmgr import state
 from ctrmgr.backend import record, repair
 from ctrmgr.backend.devices import lock
 from ctrmgr.backend.repair import crash
-from ctrmgr.errors import ConflictError, HelperError, HostError, SpecError
+from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, SpecError
 from ctrmgr.host import net
 from ctrmgr.images import store
 from ctrmgr.kernel import control, spawn
@@ -172,6 +172,8 @@ def _start(name: str) -> None:
     state.make_dir(state.run_dir())
     state.make_dir(run, 0o700)
     crash("start-directory")
+    if not os.path.exists(f"{path}/plan"):
+        replan(name)
     try:
         report = spawn.monitor("start", f"{path}/plan", path, run)
         if report.error == errno.ENODEV and report.step == "make the network link":
@@ -227,9 +229,17 @@ def stop(name: str, *, timeout: float | None = None, force: bool = False) -> Non
         repair.instance(name)
         if not record.is_running(name):
             raise ConflictError(f"`{name}` is not running")
+        ephemeral = _ephemeral(name)
         _stop(name, timeout, force)
-        if record.Record(name).ephemeral:
+        if ephemeral:
             _delete(name)
+
+
+def _ephemeral(name: str) -> bool:
+    try:
+        return record.Record(name).ephemeral
+    except CtrmgrError:  # a damaged record keeps nobody from stopping it, and is kept
+        return False
 
 
 def _stop(name: str, timeout: float | None, force: bool) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from ctrmgr import state
-from ctrmgr.errors import ConflictError, NotFoundError, SpecError
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError, SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,14 +44,19 @@ def is_running(name: str) -> bool:
 
 def names() -> list[str]:
     """All instances, sorted."""
-    try:
-        return sorted(name for name in os.listdir(instances_dir()) if name[0] != ".")
-    except FileNotFoundError:
-        return []
+    return sorted(name for name in state.entries(instances_dir()) if name[0] != ".")
 
 
 def unknown(name: str) -> NotFoundError:
-    return NotFoundError(f"no instance `{name}`", hint="`ctrmgr list` shows what there is")
+    """The error for an instance that is not there; the hint is the nearest name."""
+    from difflib import get_close_matches
+
+    try:
+        near = get_close_matches(name, names(), 1)
+    except HostError:  # others' instances: none of the caller's business
+        near = []
+    hint = f"did you mean `{near[0]}`?" if near else "`ctrmgr list` shows what there is"
+    return NotFoundError(f"no instance `{name}`", hint=hint)
 
 
 def running(name: str) -> str:
@@ -112,14 +117,32 @@ class Record:
         return read_plan(self.path)
 
 
-def read_plan(path: str) -> list[list[str]]:
+FIELDS = {"device": 10, "uidmap": 4, "gidmap": 4, "layer": 2, "cgroup": 2, "cgroup-file": 4, "link": 6, "address": 4,
+          "name": 2, "hostname": 2}  # fmt: skip
+"""How many fields the rows have that are looked at here; the monitor checks them all."""
+
+
+def read_plan(path: str, name: str = "plan") -> list[list[str]]:
+    """The rows of a plan. Raises CtrmgrError when it is missing or corrupt, HostError when it cannot be read."""
+    file = f"{path}/{name}"
     try:
-        rows = state.read_flat(f"{path}/plan")
+        rows = state.read_flat(file)
+        if not rows or rows[0] != ["ctrmgr-plan", "1"]:
+            raise state.corrupt(file, 1, "is not a run plan of version 1")
+        for number, row in enumerate(rows, 1):
+            if len(row) != FIELDS.get(row[0], len(row)):
+                raise state.corrupt(file, number, f"has {len(row)} fields")
     except FileNotFoundError:
-        raise state.corrupt(f"{path}/plan", 1, "is missing") from None
-    if not rows or rows[0] != ["ctrmgr-plan", "1"]:
-        raise state.corrupt(f"{path}/plan", 1, "is not a run plan of version 1")
+        raise CtrmgrError(f"`{file}` is missing", hint=_again(path)) from None
+    except HostError:
+        raise
+    except CtrmgrError as error:
+        raise CtrmgrError(error.message, hint=_again(path)) from None
     return rows
+
+
+def _again(path: str) -> str:
+    return f"`ctrmgr restart {path.rpartition('/')[2]}` makes it again from the instance's own keys and its profiles"
 
 
 # A change of both files. The order of the steps is the journal: `plan.new` alone was never complete, both together may be

@@ -27,11 +27,7 @@ def crash(step: str) -> None:
 def sweep() -> None:
     """Remove instances that were being made or deleted by a command that is dead."""
     folder = record.instances_dir()
-    try:
-        leftovers = [name for name in os.listdir(folder) if name[0] == "."]
-    except FileNotFoundError:
-        return
-    for name in leftovers:
+    for name in [name for name in state.entries(folder) if name[0] == "."]:
         path = f"{folder}/{name}"
         try:
             with state.Lock(path, wait=False):
@@ -39,8 +35,8 @@ def sweep() -> None:
                 if not os.path.exists(record.home(owner)):
                     release(owner)
                 remove_tree(path)
-        except (ConflictError, FileNotFoundError):
-            pass  # somebody is at it
+        except (ConflictError, FileNotFoundError, NotADirectoryError):
+            pass  # somebody is at it, or it is none of ours
 
 
 def release(owner: str) -> None:
@@ -63,7 +59,7 @@ def instance(name: str) -> None:
 
 def _change(path: str, run: str, running: bool) -> None:
     """A change of config and plan whose writer died: finish what the monitor has done, drop the rest."""
-    if not os.path.exists(f"{path}/config.new"):
+    if not _whole(path):
         record.drop(path)
         return
     if not os.path.exists(f"{path}/plan.new"):
@@ -71,7 +67,7 @@ def _change(path: str, run: str, running: bool) -> None:
         return
     if running:
         have = {device.name for device in control.ask(run, control.DEVICES).devices()}
-        plan, wanted = record.read_plan(path), state.read_flat(f"{path}/plan.new")
+        plan, wanted = record.read_plan(path), record.read_plan(path, "plan.new")
         old, new = _devices(plan), _devices(wanted)
         if (new - old) - have or (old - new) & have:
             record.drop(path)
@@ -91,6 +87,18 @@ def _limits(plan: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     return [row for row in plan if row[0] == "cgroup-file"]
 
 
+def _whole(path: str) -> bool:
+    """Whether `config.new` is there and whole. A power cut may leave an empty one, which must not replace the good one."""
+    try:
+        return any(row[0] == "image" for row in state.read_flat(f"{path}/config.new"))
+    except FileNotFoundError:
+        return False
+    except HostError:
+        raise
+    except CtrmgrError:
+        return False
+
+
 def _devices(plan: Sequence[Sequence[str]]) -> set[str]:
     return {row[1] for row in plan if row[0] == "device"}
 
@@ -98,9 +106,8 @@ def _devices(plan: Sequence[Sequence[str]]) -> set[str]:
 def end_run(name: str) -> None:
     """Kill and remove what a dead monitor left: its cgroups, its run directory."""
     run = record.run_home(name)
-    plan = f"{record.home(name)}/plan"
-    if os.path.exists(f"{run}/state") and os.path.exists(plan):
-        report = spawn.monitor("clean", plan, record.home(name), run)
+    if os.path.exists(f"{run}/state"):
+        report = _clean(name, run)
         if report.error:
             raise control.failure(name, report.step, report.detail, report.error)
     for file in ("control", "state"):
@@ -115,6 +122,28 @@ def end_run(name: str) -> None:
         ) from error
 
 
+def _clean(name: str, run: str) -> spawn.Report:
+    home = record.home(name)
+    try:
+        report = spawn.monitor("clean", f"{home}/plan", home, run)
+        if report.step != "read the plan":
+            return report
+    except FileNotFoundError:
+        pass
+    # The plan is lost or damaged, and what ran must end all the same: its cgroups have its name in every hierarchy.
+    from ctrmgr.host import cgroup
+
+    rows = [["ctrmgr-plan", "1"], ["name", name], ["cgroup", f"{state.cgroup_parent()}/{name}"], ["init", "builtin"],
+            ["layer", "/"], ["uidmap", "0", "1", "1"], ["gidmap", "0", "1", "1"]]  # fmt: skip
+    rows += [["cgroup-file", controller, "none", ""] for controller in cgroup.read().v1]
+    fd = os.memfd_create("plan")
+    try:
+        os.write(fd, state.dump_flat(rows))
+        return spawn.monitor("clean", f"/proc/self/fd/{fd}", home, run)
+    finally:
+        os.close(fd)
+
+
 def start_rename(old: str, new: str) -> None:
     """Rename a stopped instance; `rename` in its directory says how far a killed command must go on."""
     path = record.home(old)
@@ -124,7 +153,10 @@ def start_rename(old: str, new: str) -> None:
 
 
 def finish_rename(path: str) -> None:
-    ((_, old, new),) = state.read_flat(f"{path}/rename")
+    try:
+        ((_, old, new),) = state.read_flat(f"{path}/rename")
+    except ValueError:
+        raise state.corrupt(f"{path}/rename", 1, "is not `rename`, the old name and the new one") from None
     for kind in CLAIMS:
         for key, owner in state.claims(kind).items():
             if owner == old:

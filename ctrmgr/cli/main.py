@@ -108,6 +108,17 @@ def report(error: CtrmgrError, words: list[str]) -> None:
         print(f"\nhint: {error.hint}", file=sys.stderr)
 
 
+def refusal(error: OSError) -> CtrmgrError | None:
+    """What the world refuses (permission, space, descriptors) is no bug, wherever it happens; anything else is: None."""
+    from ctrmgr import state
+    from ctrmgr.errors import HostError
+
+    cure = state.CURES.get(error.errno or 0)
+    if cure is None:
+        return None
+    return HostError(f"`{error.filename or 'ctrmgr'}`: {error.strerror}", hint=cure)
+
+
 def main() -> int:
     """The `ctrmgr` program. Returns the exit code."""
     words = sys.argv[1:] or ["help"]
@@ -124,6 +135,12 @@ def main() -> int:
         # the reader went away: nobody is left to hear more, not even python at its own end
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+    except OSError as error:
+        refused = refusal(error)
+        if refused is None:
+            raise
+        report(refused, words)
+        return refused.exit_code
     return code
 
 

@@ -16,11 +16,7 @@ def users(fingerprint: str) -> list[str]:
     """Names of the instances made of the image, those that are just being made included."""
     top = state.state_dir() + "/instances"
     found = []
-    try:
-        names = sorted(os.listdir(top))
-    except FileNotFoundError:
-        return []
-    for name in names:
+    for name in sorted(state.entries(top)):
         if name.startswith(".del-"):
             continue
         try:

@@ -74,11 +74,7 @@ def _locked_directory() -> tuple[str, int]:
 def repair() -> list[str]:
     """Remove what killed commands left in the store; returns the names."""
     removed = []
-    try:
-        names = os.listdir(store.images_dir())
-    except FileNotFoundError:
-        return []
-    for name in names:
+    for name in state.entries(store.images_dir()):
         if not name.startswith((".new-", ".del-")):
             continue
         path = f"{store.images_dir()}/{name}"

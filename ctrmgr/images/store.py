@@ -15,7 +15,7 @@ import errno
 import os
 
 from ctrmgr import state
-from ctrmgr.errors import CtrmgrError, NotFoundError, SpecError
+from ctrmgr.errors import CtrmgrError, HostError, NotFoundError, SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,15 +87,19 @@ def load(fingerprint: str) -> Image:
                 hint=f"`ctrmgr image delete {fingerprint[:12]}` and import it again",
             ) from None
         raise not_found(fingerprint) from None
+    except HostError:
+        raise
+    except CtrmgrError as error:
+        raise CtrmgrError(
+            f"image `{fingerprint[:12]}` is broken: {error.message}",
+            hint=f"`ctrmgr image delete {fingerprint[:12]}` and import it again",
+        ) from None
     return Image(fingerprint, path, {row[0]: row[1] for row in rows if len(row) == 2})
 
 
 def fingerprints() -> list[str]:
     """Every image of the store, sorted."""
-    try:
-        return sorted(name for name in os.listdir(images_dir()) if is_hex(name) and len(name) == 64)
-    except FileNotFoundError:
-        return []
+    return sorted(name for name in state.entries(images_dir()) if is_hex(name) and len(name) == 64)
 
 
 def complete(prefix: str) -> str:
@@ -125,16 +129,12 @@ def alias_target(name: str) -> str | None:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.EINVAL, errno.ENAMETOOLONG):
             return None
-        raise
+        raise state.unreadable(alias_path(name), error) from error
 
 
 def aliases() -> Iterator[tuple[str, str]]:
     """(alias, fingerprint), sorted by alias."""
-    try:
-        names = sorted(os.listdir(aliases_dir()))
-    except FileNotFoundError:
-        return
-    for name in names:
+    for name in sorted(state.entries(aliases_dir())):
         alias = name.replace("%2F", "/").replace("%25", "%")
         target = None if name.startswith(".") else alias_target(alias)
         if target is not None:

@@ -84,10 +84,9 @@ def held(wanted: Needs, owner: str, plan: Sequence[Sequence[str]]) -> Claims:
     fits = len(addresses) == len(wanted.links) and all(
         link.address in ("", address) for link, address in zip(wanted.links, addresses, strict=False)
     )
-    for key, name in state.claims("ids").items():
-        base, _, size = key.partition("-")
-        if fits and name == holder and int(size) == wanted.size and wanted.base in (0, int(base)):
-            return Claims(int(base), wanted.size, addresses)
+    for base, size, name in _ranges():
+        if fits and name == holder and size == wanted.size and wanted.base in (0, base):
+            return Claims(base, wanted.size, addresses)
     raise ConflictError(
         f"`{owner}` would need other host ids or addresses than it has",
         hint="its files are owned by the old ones: delete it and launch it anew with the new keys",
@@ -103,10 +102,9 @@ def unclaim(owner: str) -> None:
 def _claim_ids(wanted: Needs, owner: str, made: list[tuple[str, str]]) -> int:
     holder = owner if wanted.isolated else SHARED
     if not wanted.isolated:
-        for key, name in state.claims("ids").items():
-            base, _, size = key.partition("-")
-            if name == SHARED and int(size) == wanted.size:
-                return int(base)
+        for base, size, name in _ranges():
+            if name == SHARED and size == wanted.size:
+                return base
     claimed = state.claim("ids", _id_keys(wanted), holder)
     if claimed is not None:
         made.append(("ids", claimed))
@@ -125,7 +123,7 @@ def _claim_ids(wanted: Needs, owner: str, made: list[tuple[str, str]]) -> int:
 def _id_keys(wanted: Needs) -> Iterator[str]:
     # A generator, so that the claims are read under the lock that `state.claim` holds: ranges of different sizes may
     # overlap without having the same key.
-    taken = [(int(key.partition("-")[0]), int(key.partition("-")[2])) for key in state.claims("ids")]
+    taken = [(base, size) for base, size, _ in _ranges()]
     ranges = subid.mine()
     if wanted.base:
         if not any(first <= wanted.base and wanted.base + wanted.size <= first + count for first, count in ranges):
@@ -136,6 +134,16 @@ def _id_keys(wanted: Needs) -> Iterator[str]:
         ranges = ((wanted.base, wanted.size),)
     for base in subid.free(ranges, taken, wanted.size):
         yield f"{base}-{wanted.size}"
+
+
+def _ranges() -> list[tuple[int, int, str]]:
+    """(first id, count, owner) of all claims. What has no such name is nobody's claim."""
+    found = []
+    for key, owner in state.claims("ids").items():
+        base, _, size = key.partition("-")
+        if base.isdecimal() and size.isdecimal():
+            found.append((int(base), int(size), owner))
+    return found
 
 
 def _claim_address(link: Link, owner: str, made: list[tuple[str, str]]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 from ctrmgr import state
+from ctrmgr.errors import CtrmgrError
 from ctrmgr.plan import folders
 
 TYPE_CHECKING = False
@@ -29,6 +30,8 @@ def cached(image: Image, profiles: Sequence[str]) -> list[list[str]] | None:
     try:
         rows = state.read_flat(place)
     except FileNotFoundError:
+        return None
+    except CtrmgrError:  # a damaged one is only made again
         return None
     if not rows or rows[0] != head(image, profiles):
         return None

@@ -58,7 +58,7 @@ class Double:
         self.cgroup = cgroup2() / f"ctrmgr-double-{os.getpid()}-{time.monotonic_ns()}"
         self.cgroup.mkdir()
         self.plan = folder / "plan"
-        self.plan.write_text("ctrmgr-plan\t1\nname\tdouble\n" + rows)
+        self.plan.write_text("ctrmgr-plan\t1\nname\tdouble\n" + rows + "end\n")
         self._start(passwd, group)
         self.server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         here = os.open(self.control.parent, os.O_PATH)

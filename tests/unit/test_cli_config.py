@@ -101,7 +101,11 @@ def test_edit_of_broken_yaml_loses_nothing(c1: Path, place: Path, monkeypatch: p
 
 
 def test_edit_does_not_overwrite_what_others_changed(c1: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    editor(place, monkeypatch, f"printf 'config\\tuser.b\\tc\\n' >>{c1}/config; echo 'config: {{user.a: b}}' >\"$1\"")
+    editor(
+        place,
+        monkeypatch,
+        f"sed -i 's/^end$/config\\tuser.b\\tc\\nend/' {c1}/config; echo 'config: {{user.a: b}}' >\"$1\"",
+    )
     with pytest.raises(ConflictError, match="another command"):
         run("config edit", "c1")
     assert (c1 / "edit.yaml").read_text() == "config: {user.a: b}\n"
@@ -109,7 +113,7 @@ def test_edit_does_not_overwrite_what_others_changed(c1: Path, place: Path, monk
 
 
 def test_corrupt_instance_file_is_named(c1: Path) -> None:
-    (c1 / "config").write_text("config\tx\n")
+    (c1 / "config").write_text("config\tx\nend\n")
     with pytest.raises(Exception, match=r"config` is corrupt: line 1"):
         run("config show", "c1")
 
