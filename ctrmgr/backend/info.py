@@ -111,7 +111,9 @@ def _last_exit(path: str) -> str:
         return "never ran"
     try:
         ((kind, number, when),) = state.read_flat(f"{path}/exit")
-        return f"{kind} {number} at {_iso(int(when))}"
+        # reboot(2) in a pid namespace ends its init by SIGINT for a power-off: that is how systemd's instances end.
+        how = "powered off" if (kind, number) == ("signaled", "2") else f"{kind} {number}"
+        return f"{how} at {_iso(int(when))}"
     except (CtrmgrError, ValueError):
         return "not known: its record is damaged"
 
