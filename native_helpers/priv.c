@@ -48,6 +48,7 @@ const struct priv_operation priv_operations[] = {
 	   "loopback, addresses and routes of the namespace that the caller is in"),
 };
 bool priv_trace;
+int priv_proc = -1;
 const size_t priv_operation_count = ARRAY_SIZE(priv_operations);
 
 int priv_call(enum priv_number number, const void *request, size_t size, const int in[], int count, int out[],

@@ -138,6 +138,9 @@ extern const size_t priv_operation_count;
 /* Name each operation on stderr (`--debug`). */
 extern bool priv_trace;
 
+/* The caller's own /proc, in which its descriptors have names: kernels before 6.6 need that to chmod one. */
+extern int priv_proc;
+
 /* Runs an operation in this process. `out` may be NULL where there is none. 0, or -1 with `f` filled. */
 int priv_call(enum priv_number number, const void *request, size_t size, const int in[], int count, int out[],
 	      struct failure *f);

@@ -117,6 +117,31 @@ static bool relative(const char *path, size_t size)
 	return length && length < size && path[0] != '/' && path[length - 1] != '/' && !strstr(path, "//");
 }
 
+static int chmod_inode(int inode, mode_t mode)
+{
+	char path[40];
+
+	if (!syscall(SYS_fchmodat2, inode, "", mode, AT_EMPTY_PATH))
+		return 0;
+	if (errno != ENOSYS)
+		return -1;
+	/* before 6.6 */
+	snprintf(path, sizeof(path), "self/fd/%d", inode);
+	return fchmodat(priv_proc, path, mode, 0);
+}
+
+/* The instance's root can put something else in the place of what was made: then it has not this owner, which no
+ * process of the instance can give away, or not this mode. */
+static bool just_made(int node, mode_t type, dev_t number)
+{
+	struct stat s;
+
+	if (fstat(node, &s))
+		return false;
+	errno = EBUSY;
+	return s.st_mode == type && s.st_rdev == number && s.st_uid == geteuid();
+}
+
 int priv_node(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_node *r = request;
@@ -124,7 +149,6 @@ int priv_node(const void *request, const int in[], int count, int out[], struct 
 	char path[PRIV_PATH], aside[32];
 	static unsigned serial;
 	struct stat host;
-	mode_t mask;
 
 	(void)count;
 	errno = EINVAL;
@@ -141,34 +165,18 @@ int priv_node(const void *request, const int in[], int count, int out[], struct 
 	if (dir < 0)
 		return fail(f, "make the node", "directories of `/dev/%s`", r->path);
 	snprintf(aside, sizeof(aside), ".ctrmgr-%d-%u", getpid(), serial++);
-	mask = umask(0);
-	if (mknodat(dir, aside, r->type | r->mode, host.st_rdev)) {
-		umask(mask);
+	/* Closed to all until it is the owner's: the instance sees it from the first moment on. */
+	if (mknodat(dir, aside, r->type, host.st_rdev))
 		return fail(f, "make the node", "mknod");
-	}
-	umask(mask);
 	node = openat(dir, aside, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	if (node < 0 || fchownat(node, "", r->uid, r->gid, AT_EMPTY_PATH) ||
-	    syscall(SYS_renameat2, dir, aside, dir, path, 1 /* RENAME_NOREPLACE */)) {
+	if (node < 0 || !just_made(node, r->type, host.st_rdev) || fchownat(node, "", r->uid, r->gid, AT_EMPTY_PATH) ||
+	    chmod_inode(node, r->mode) || syscall(SYS_renameat2, dir, aside, dir, path, 1 /* RENAME_NOREPLACE */)) {
 		fail(f, errno == EEXIST ? "name the node" : "make the node", "`/dev/%s`", r->path);
 		unlinkat(dir, aside, 0);
 		return -1;
 	}
 	out[0] = take_fd(&node);
 	return 0;
-}
-
-static int chmod_inode(int inode, mode_t mode)
-{
-	char path[40];
-
-	if (!syscall(SYS_fchmodat2, inode, "", mode, AT_EMPTY_PATH))
-		return 0;
-	if (errno != ENOSYS)
-		return -1;
-	/* before 6.6: only where the caller sees a /proc of its own pid namespace */
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", inode);
-	return chmod(path, mode);
 }
 
 int priv_revoke(const void *request, const int in[], int count, int out[], struct failure *f)
@@ -184,8 +192,7 @@ int priv_revoke(const void *request, const int in[], int count, int out[], struc
 	if (!relative(r->path, sizeof(r->path)) || !on_tmpfs(in[0]) || !on_tmpfs(in[1]))
 		return fail(f, "revoke the node", "not a node of /dev");
 	/* The inode, not a name: this reaches hard links and bind mounts too, and whoever opens /proc/self/fd again.
-	 * chmod first: after the chown a set-uid bit would be gone anyway, but a reader between the two must not win.
-	 */
+	 * The owner first: whoever is it can undo a chmod. */
 	if (fchownat(in[1], "", r->uid, r->gid, AT_EMPTY_PATH) || chmod_inode(in[1], 0) || fstat(in[1], &kept))
 		return fail(f, "revoke the node", "`/dev/%s`", r->path);
 	memcpy(path, r->path, sizeof(path));

@@ -80,7 +80,7 @@ int monitor_open(struct monitor *m, struct failure *f)
 {
 	int error;
 
-	m->proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	m->proc = priv_proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	m->exe = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 	m->host_mounts = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
 	if (m->proc < 0 || m->exe < 0 || m->host_mounts < 0)
