@@ -102,10 +102,8 @@ class Ctr:
         """End and remove whatever a test has left."""
         for line in self("list", "--format", "csv", code=None).stdout.splitlines()[1:]:
             self("delete", "--force", line.split(",")[0], code=None)
-        for parent in Path("/sys/fs/cgroup").glob(f"**/{self.env['CTRMGR_CGROUP_PARENT']}"):
-            for cgroup in sorted(parent.glob("**/"), reverse=True):
-                if cgroup.is_dir():
-                    cgroup.rmdir()
+        for cgroup in reversed(cgroups(self.env["CTRMGR_CGROUP_PARENT"])):
+            os.rmdir(cgroup)
 
 
 @pytest.fixture
@@ -137,8 +135,11 @@ def bpf_programs() -> int:
         count += 1
 
 
-def cgroups() -> list[str]:
-    return sorted(str(path) for path in Path("/sys/fs/cgroup").glob("**/ctrmgr*") if path.is_dir())
+def cgroups(parent: str = "ctrmgr*") -> list[str]:
+    """Those of ctrmgr, in every hierarchy, with what is below them. Others may come and go meanwhile."""
+    top = Path("/sys/fs/cgroup")
+    found = [path for pattern in (parent, f"*/{parent}") for path in top.glob(pattern) if path.is_dir()]
+    return sorted(below for path in found for below, *_ in os.walk(path))
 
 
 def helpers_running() -> list[str]:

@@ -7,7 +7,6 @@ import errno
 import os
 import stat
 
-from ctrmgr import state
 from ctrmgr.backend import record, repair
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import driver
@@ -103,7 +102,7 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
     Raises NotFoundError, SpecError, ConflictError, HostError, UnsupportedError, HelperError; then nothing has changed.
     """
     canonical, row = check(device, values)
-    with lock(name):
+    with record.lock(name):
         repair.instance(name)
         own = record.Record(name)
         plan = own.plan()
@@ -181,7 +180,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
     """
     if holders not in control.HOLDERS:
         raise SpecError(f"`{holders}` is not one of {', '.join(control.HOLDERS)}")
-    with lock(name):
+    with record.lock(name):
         repair.instance(name)
         own = record.Record(name)
         plan = own.plan()
@@ -220,24 +219,3 @@ def _ask_detach(name: str, device: str, holders: str) -> Detached:
     if reply.error:
         raise control.failure(device, reply.step, reply.detail, reply.error)
     return Detached(True, reply.holders(), reply.value)
-
-
-def lock(name: str) -> state.Lock:
-    """The instance's lock: commands on one instance follow each other. Raises NotFoundError, SpecError."""
-    return InstanceLock(name)
-
-
-class InstanceLock(state.Lock):
-    """A lock on the instance's directory that speaks of the instance."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        super().__init__(record.home(record.check_name(name)))
-        self.name = name
-
-    def __enter__(self) -> state.Lock:
-        try:
-            return super().__enter__()
-        except (FileNotFoundError, NotADirectoryError):
-            raise record.unknown(self.name) from None

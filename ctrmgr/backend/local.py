@@ -8,7 +8,6 @@ import os
 
 from ctrmgr import state
 from ctrmgr.backend import record, repair
-from ctrmgr.backend.devices import lock
 from ctrmgr.backend.repair import crash
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, SpecError
 from ctrmgr.host import net
@@ -160,7 +159,7 @@ def launch(wish: Wish) -> str:
 
 def start(name: str) -> None:
     """Start a stopped instance. Raises NotFoundError, ConflictError, HostError, HelperError."""
-    with lock(name):
+    with record.lock(name):
         repair.instance(name)
         if record.is_running(name):
             raise ConflictError(f"`{name}` is running already")
@@ -225,7 +224,7 @@ def stop(name: str, *, timeout: float | None = None, force: bool = False) -> Non
 
     An ephemeral instance is deleted then. Raises NotFoundError, ConflictError when it is not running.
     """
-    with lock(name):
+    with record.lock(name):
         repair.instance(name)
         if not record.is_running(name):
             raise ConflictError(f"`{name}` is not running")
@@ -257,7 +256,7 @@ def _stop(name: str, timeout: float | None, force: bool) -> None:
 
 def restart(name: str, *, timeout: float | None = None, force: bool = False) -> None:
     """Stop, if it runs, and start."""
-    with lock(name):
+    with record.lock(name):
         repair.instance(name)
         if record.is_running(name):
             _stop(name, timeout, force)
@@ -274,7 +273,7 @@ def signal(name: str, number: int) -> None:
 def delete(name: str, *, force: bool = False) -> None:
     """Remove an instance and all that it has. Raises ConflictError when it is running and `force` is not given."""
     repair.sweep()
-    with lock(name):
+    with record.lock(name):
         repair.instance(name)
         if record.is_running(name):
             if not force:
@@ -298,7 +297,7 @@ def _delete(name: str) -> None:
 def rename(old: str, new: str) -> None:
     """Rename a stopped instance. Raises ConflictError when it is running or the new name is taken."""
     record.check_name(new)
-    with lock(old):
+    with record.lock(old):
         repair.instance(old)
         if record.is_running(old):
             raise ConflictError(f"`{old}` is running", hint="stop it first")

@@ -179,3 +179,24 @@ def drop(path: str) -> None:
     """Forget both."""
     state.unlink(f"{path}/config.new")
     state.unlink(f"{path}/plan.new")
+
+
+def lock(name: str) -> state.Lock:
+    """The instance's lock: commands on one instance follow each other. Raises NotFoundError, SpecError."""
+    return InstanceLock(name)
+
+
+class InstanceLock(state.Lock):
+    """A lock on the instance's directory that speaks of the instance."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(home(check_name(name)))
+        self.name = name
+
+    def __enter__(self) -> state.Lock:
+        try:
+            return super().__enter__()
+        except (FileNotFoundError, NotADirectoryError):
+            raise unknown(self.name) from None

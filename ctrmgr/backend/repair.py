@@ -73,10 +73,10 @@ def _change(path: str, run: str, running: bool) -> None:
             record.drop(path)
             return
         if _limits(plan) != _limits(wanted):
-            from ctrmgr.backend import configure
+            from ctrmgr.backend import live
 
             try:
-                configure.change_limits(os.path.basename(path), plan, wanted)
+                live.change_limits(os.path.basename(path), plan, wanted)
             except HostError:
                 record.drop(path)
                 return

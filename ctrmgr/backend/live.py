@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The limits of an instance that is running. Cold."""
+
+from __future__ import annotations
+
+import os
+
+from ctrmgr import state
+from ctrmgr.backend import record
+from ctrmgr.errors import HostError
+from ctrmgr.host.machine import Host
+from ctrmgr.kernel import control
+from ctrmgr.plan import limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Rows = Sequence[Sequence[str]]
+
+
+def hierarchies(name: str) -> set[str]:
+    """Where a running instance has cgroups: in cgroup2, and in the v1 hierarchies that it began with limits in.
+
+    It is not moved into others: joining is slow, and memory that is charged elsewhere would stay so.
+    """
+    _, init, _, _ = control.ask(record.run_home(name), control.STATUS).status()
+    found = {"unified"}
+    try:
+        with open(f"/proc/{init}/cgroup", encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                _, controllers, path = line.rstrip("\n").split(":", 2)
+                if f"/{state.cgroup_parent()}/{name}/" in path + "/":
+                    found.update(controllers.split(","))
+    except OSError:
+        pass  # it has ended: then all waits for its next start
+    return found
+
+
+def change_limits(name: str, old: Rows, new: Rows) -> None:
+    """Take a running instance from the limits of one plan to those of another, or leave it with the old ones.
+
+    Raises HostError.
+    """
+    host, joined = Host(), hierarchies(name)
+    wanted = [row for row in limits.changes(old, new, host) if row[1] in joined]
+    try:
+        _write(name, wanted)
+    except HostError:
+        _write(name, [row for row in limits.changes(new, old, host) if row[1] in joined])
+        raise
+
+
+def _write(name: str, rows: Rows) -> None:
+    for _, hierarchy, file, value in rows:
+        reply = control.ask(record.run_home(name), control.LIMIT, name=hierarchy, path=file, value=value)
+        if reply.error:
+            raise HostError(
+                f"`{name}`: the kernel refuses `{file}` = `{value}`: {os.strerror(reply.error)}",
+                hint="does it use more than that already? the limits are as they were",
+            )
