@@ -45,6 +45,36 @@ static bool append(char **list, size_t *count, size_t max, char *value)
 	return true;
 }
 
+/* Names with single slashes between them, none of which leads anywhere else; it fits into `size` bytes. */
+static bool plain(const char *path, size_t size)
+{
+	if (strlen(path) >= size)
+		return false;
+	for (;; path++) {
+		size_t length = strcspn(path, "/");
+
+		if (!length || (length <= 2 && !strncmp(path, "..", length)))
+			return false;
+		path += length;
+		if (!*path)
+			return true;
+	}
+}
+
+static bool plain_below(const char *path, const char *folder, size_t size)
+{
+	size_t length = strlen(folder);
+
+	return !strncmp(path, folder, length) && plain(path + length, size - length);
+}
+
+/* What is covered must be of the kernel's own: a cover anywhere else would be the image's files. */
+static bool cover_row(char **list, size_t *count, char *path)
+{
+	return (plain_below(path, "/proc/", CTL_PATH_MAX) || plain_below(path, "/sys/", CTL_PATH_MAX)) &&
+	       append(list, count, PLAN_PATHS, path);
+}
+
 static bool id_row(struct id_map *map, size_t *count, char **field)
 {
 	struct id_map *row = &map[*count];
@@ -88,12 +118,15 @@ static bool device_row(struct plan *p, char **field)
 				  .group = field[6],
 				  .block = type == 1,
 				  .required = need == 1};
-	return number32(field[7], 8, &d->mode) && d->mode <= 0777 && access_letters(field[8], &d->access);
+	return strlen(d->name) < CTL_NAME_MAX && d->source[0] == '/' && plain_below(d->path, "/dev/", CTL_PATH_MAX) &&
+	       strlen(d->user) < CTL_NAME_MAX && strlen(d->group) < CTL_NAME_MAX && number32(field[7], 8, &d->mode) &&
+	       d->mode <= 0777 && access_letters(field[8], &d->access);
 }
 
 static bool file_row(struct plan *p, char **field)
 {
-	if (p->files == PLAN_FILES)
+	if (p->files == PLAN_FILES || strchr(field[1], '/') || strchr(field[2], '/') ||
+	    !plain(field[1], CTL_NAME_MAX) || !plain(field[2], CTL_NAME_MAX) || strlen(field[3]) >= CTL_PATH_MAX)
 		return false;
 	p->file[p->files++] = (struct plan_file){field[1], field[2], field[3]};
 	return true;
@@ -172,7 +205,7 @@ static int row(struct plan *p, char **field, size_t count)
 	for (size_t i = 0; i < ARRAY_SIZE(strings); i++)
 		if (!strcmp(key, strings[i].key)) {
 			*(char **)((char *)p + strings[i].offset) = field[1];
-			return count == 2 && field[1][0];
+			return count == 2 && field[1][0] && (strcmp(key, "cgroup") || plain(field[1], CTL_PATH_MAX));
 		}
 	if (word(key, scalars, &index))
 		return count == 2 && scalar(p, field);
@@ -181,7 +214,7 @@ static int row(struct plan *p, char **field, size_t count)
 	if (!strcmp(key, "gidmap"))
 		return count == 4 && id_row(p->gid, &p->gids, field);
 	if (!strcmp(key, "layer"))
-		return count == 2 && append(p->layer, &p->layers, PLAN_LAYERS, field[1]);
+		return count == 2 && field[1][0] == '/' && append(p->layer, &p->layers, PLAN_LAYERS, field[1]);
 	if (!strcmp(key, "cgroup-file"))
 		return count == 4 && file_row(p, field);
 	if (!strcmp(key, "link"))
@@ -195,9 +228,9 @@ static int row(struct plan *p, char **field, size_t count)
 	if (!strcmp(key, "env"))
 		return count == 2 && strchr(field[1], '=') && append(p->env, &p->envs, PLAN_WORDS - 1, field[1]);
 	if (!strcmp(key, "mask"))
-		return count == 2 && append(p->mask, &p->masks, PLAN_PATHS, field[1]);
+		return count == 2 && cover_row(p->mask, &p->masks, field[1]);
 	if (!strcmp(key, "readonly"))
-		return count == 2 && append(p->readonly, &p->readonlys, PLAN_PATHS, field[1]);
+		return count == 2 && cover_row(p->readonly, &p->readonlys, field[1]);
 	if (!strcmp(key, "device"))
 		return count == 10 && device_row(p, field);
 	index = (unsigned)confine_row(&p->confinement, field, count);

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The run plan as the monitor reads it: written by hand, refused by line."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from ctrmgr.kernel import spawn
+
+PLAN = """ctrmgr-plan\t1
+name\tplanned
+hostname\tplanned
+uidmap\t0\t1800000000\t65536
+gidmap\t0\t1800000000\t65536
+layer\t/nonexistent
+cgroup\tctrmgr-test-planned
+net\tnone
+init\t/sbin/init
+"""
+NEXT = PLAN.count("\n") + 1
+LONG = "x" * 256
+DEVICE = "device\tfuse\tchar\t/dev/fuse\t{path}\t0\t0\t0660\trwm\trequired"
+
+
+def read(folder: Path, text: str) -> spawn.Report:
+    """`clean` reads the plan as `start` does, and starts nothing."""
+    for name in ("instance", "run"):
+        (folder / name).mkdir()
+    (folder / "instance/plan").write_text(text)
+    return spawn.monitor("clean", str(folder / "instance/plan"), str(folder / "instance"), str(folder / "run"))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "",
+        "mask\t/proc/kcore",
+        "mask\t/proc/..hidden",
+        "readonly\t/sys/kernel/a..b",
+        "cgroup-file\tunified\tmemory.max\t1000",
+        DEVICE.format(path="/dev/net/tun"),
+    ],
+)
+def test_taken(tmp_path: Path, row: str) -> None:
+    report = read(tmp_path, f"{PLAN}{row}\nend\n")
+    assert not report.error, (report.step, report.detail)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("bogus\t1", "unknown key `bogus`"),
+        ("mask\t/etc/shadow", "wrong `mask`"),
+        ("mask\tproc/kcore", "wrong `mask`"),
+        ("mask\t/proc", "wrong `mask`"),
+        ("mask\t/proc/", "wrong `mask`"),
+        ("mask\t/process", "wrong `mask`"),
+        ("mask\t/proc/../etc/shadow", "wrong `mask`"),
+        ("mask\t/proc/sys/..", "wrong `mask`"),
+        ("mask\t/proc/./kcore", "wrong `mask`"),
+        ("mask\t/proc//kcore", "wrong `mask`"),
+        (f"mask\t/proc/{LONG}", "wrong `mask`"),
+        ("readonly\t/usr", "wrong `readonly`"),
+        ("readonly\t/sys/../usr", "wrong `readonly`"),
+        ("readonly\t/sysroot/x", "wrong `readonly`"),
+        ("cgroup-file\tunified\t../memory.max\t1", "wrong `cgroup-file`"),
+        ("cgroup-file\tunified\tbelow/memory.max\t1", "wrong `cgroup-file`"),
+        ("cgroup-file\tunified\t..\t1", "wrong `cgroup-file`"),
+        ("cgroup-file\tunified\t\t1", "wrong `cgroup-file`"),
+        ("cgroup-file\t../cpu\tcpu.shares\t1", "wrong `cgroup-file`"),
+        (f"cgroup-file\tunified\tmemory.max\t{LONG}", "wrong `cgroup-file`"),
+        ("cgroup\t../up", "wrong `cgroup`"),
+        ("cgroup\t/up", "wrong `cgroup`"),
+        ("cgroup\ta/../../up", "wrong `cgroup`"),
+        ("layer\trelative", "wrong `layer`"),
+        ("uidmap\t0\tx\t1", "wrong `uidmap`"),
+        ("uidmap\t0\t4294967000\t65536", "wrong `uidmap`"),
+        ("net\twifi", "wrong `net`"),
+        ("env\tX", "wrong `env`"),
+        ("halt-signal\t0", "wrong `halt-signal`"),
+        ("restart\tsometimes", "wrong `restart`"),
+        (DEVICE.format(path="/etc/fuse"), "wrong `device`"),
+        (DEVICE.format(path="/dev/../etc/fuse"), "wrong `device`"),
+        (f"env\tA={'x' * 10}\\x", "cannot be read"),
+    ],
+)
+def test_refused(tmp_path: Path, row: str, why: str) -> None:
+    report = read(tmp_path, f"{PLAN}{row}\nend\n")
+    assert (report.error, report.step) == (errno.EINVAL, "read the plan")
+    assert report.detail.startswith(f"line {NEXT}"), report.detail
+    assert why in report.detail
+
+
+@pytest.mark.parametrize("text", ["", "ctrmgr-plan\t2\n", "name\tx\n", PLAN, "ctrmgr-plan\t1\nname\tx\nend\n"])
+def test_not_a_plan(tmp_path: Path, text: str) -> None:
+    report = read(tmp_path, text)
+    assert (report.error, report.step) == (errno.EINVAL, "read the plan")
