@@ -72,13 +72,7 @@ def create(wish: Wish) -> str:
         rows = compiled(wish, image)
         _wait_for_delete(name)
         aside = f"{record.instances_dir()}/.new-{name}"
-        try:
-            os.mkdir(aside, 0o711)
-        except FileExistsError:
-            raise ConflictError(f"`{name}` is being made by another command") from None
-        except OSError as error:
-            raise state.unwritable(aside, error) from error
-        with state.Lock(aside):
+        with NewDirectory(aside):
             crash("create-made")
             try:
                 _fill(aside, name, wish, image, rows)
@@ -86,6 +80,26 @@ def create(wish: Wish) -> str:
                 repair.remove_tree(aside)
                 raise
     return name
+
+
+class NewDirectory(state.Lock):
+    """Make a directory and lock it. Raises ConflictError when somebody has made it, HostError."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> state.Lock:
+        while True:
+            try:
+                os.mkdir(self.path, 0o711)
+            except FileExistsError:
+                name = self.path.rpartition("/.new-")[2]
+                raise ConflictError(f"`{name}` is being made by another command") from None
+            except OSError as error:
+                raise state.unwritable(self.path, error) from error
+            try:
+                return super().__enter__()
+            except FileNotFoundError:
+                pass  # before it was locked, a sweep took it for a left-over
 
 
 def _wait_for_delete(name: str) -> None:

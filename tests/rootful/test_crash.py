@@ -9,10 +9,12 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from ctrmgr.backend import local, record, repair
 from tests.conftest import ROOT, Ctr, same, settle
 
 Snapshot = Callable[[], dict[str, object]]
@@ -180,3 +182,20 @@ def test_killed_at_random(ctr: Ctr, before: dict[str, object], host_snapshot: Sn
     settle()
     same(before, host_snapshot())
     assert not list(Path(ctr.folder / "run").iterdir())
+
+
+def test_a_new_instance_is_not_taken_for_a_left_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its mkdir and its lock anybody's sweep may come along."""
+    monkeypatch.setenv("CTRMGR_STATE_DIR", str(tmp_path))
+    (tmp_path / "instances").mkdir()
+
+    def make(number: int) -> bool:
+        path = f"{record.instances_dir()}/.new-c{number}"
+        with local.NewDirectory(path):
+            repair.sweep()
+            return os.path.isdir(path)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(make, range(100)))
+    repair.sweep()
+    assert os.listdir(tmp_path / "instances") == []
