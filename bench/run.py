@@ -1,11 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measure ctrmgr beside the peers that the distribution ships, in one run, and write the ratios.
+"""Measure ctrmgr beside other systems, in one run, and say whether its promises are kept.
 
-    bench/run.py [-n ROUNDS] [--count N] [--debian ROOTFS] [--peers a,b] [--out FILE]
-
-Run as root, with `ctrmgr` on the PATH. Every round does every peer in turn, so that a change of the machine's speed
-hits all of them alike. Only the ratios of one run mean anything.
+Run as root with `ctrmgr` on the PATH, after bench/prepare. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -13,200 +10,126 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from peers import Ctrmgr, Peer, available
-from timing import CommandFailedError, Results, milliseconds, run
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-BARE = ["/usr/bin/python3", "-I", "-c", "pass"]
+from bench import image, lxc, many, oci, one, report, root
+from bench.ours import Ctrmgr
+from bench.peer import Peer, Place
+from bench.report import Section
+from bench.timing import CommandFailedError, Results
+from bench.tiny import tiny_rootfs
 
-
-def tiny_rootfs(where: Path) -> Path:
-    """A busybox root that sleeps: the same for every peer."""
-    for folder in ("bin", "sbin", "dev", "proc", "sys", "etc", "tmp", "run", "root"):
-        (where / folder).mkdir(parents=True)
-    shutil.copy("/bin/busybox", where / "bin/busybox")
-    for applet in ("sh", "true", "sleep", "cat", "ls"):
-        (where / "bin" / applet).symlink_to("busybox")
-    init = where / "sbin/init"
-    init.write_text("#!/bin/sh\nexec /bin/sleep 86400\n")
-    init.chmod(0o755)
-    (where / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
-    (where / "etc/group").write_text("root:x:0:\n")
-    return where
-
-
-def one_round(peer: Peer, results: Results, instance: str) -> None:
-    """Every verb once."""
-
-    def timed(row: str, argv: list[str] | None) -> None:
-        if argv is not None:
-            results.timed(row, peer.name, lambda: milliseconds(argv, env=peer.env, namespace=peer.namespace))
-
-    peer.prepare(instance)
-    timed("launch until init runs", peer.launch(instance))
-    if instance_failed(results, peer):
-        run(peer.delete(instance), env=peer.env, namespace=peer.namespace, check=False)
-        return
-    timed("exec /bin/true", peer.exec(instance))
-    timed("attach a char device", peer.attach(instance))
-    timed("detach it", peer.detach(instance))
-    timed("list (1 instance)", peer.list())
-    stop, start, delete = peer.stop(instance), peer.start(instance), peer.delete(instance)
-    if start is not None and stop is not None:
-        timed("stop", stop)
-        timed("start", start)
-        both = [milliseconds(argv, env=peer.env, namespace=peer.namespace) for argv in (stop, delete)]
-        results.add("stop + delete", peer.name, sum(both))
-    else:
-        timed("stop + delete", delete)
-
-
-def instance_failed(results: Results, peer: Peer) -> bool:
-    """Whether the launch just timed left a note instead of a number."""
-    return any(note.startswith(f"{peer.name}, launch") for note in results.notes)
-
-
-def api(peer: Ctrmgr, results: Results, rounds: int) -> None:
-    """The Python API in a warm process, against a whole `crun run -d` of the same run."""
-    script = Path(__file__).with_name("api.py")
-    interpreter = Path(os.path.realpath(shutil.which("ctrmgr") or "ctrmgr")).read_text().splitlines()[0][2:]
-    for line in run([interpreter, str(script), str(rounds)], env=peer.env).splitlines():
-        row, value = line.split("\t")
-        results.add(row, "ctrmgr", float(value))
-    for value in results.samples.get("launch until init runs", {}).get("crun", []):
-        results.add("API launch (crun: run -d)", "crun", value)
-
-
-def many(peer: Peer, results: Results, count: int) -> None:
-    """`count` idle instances at once: total time to launch them, the list, the memory, and their end."""
-    names = [f"many{index}" for index in range(count)]
-    for name in names:
-        peer.prepare(name)
-    before = available_kib()
-    begin = time.perf_counter()
-    for name in names:
-        milliseconds(peer.launch(name), env=peer.env, namespace=peer.namespace)
-    results.add(f"launch {count}, ms in all", peer.name, (time.perf_counter() - begin) * 1e3)
-    time.sleep(2)
-    results.add(
-        f"memory for each of {count}, kB (all of it: kernel, processes)", peer.name, (before - available_kib()) / count
-    )
-    listing = peer.list()
-    if listing is not None:
-        for _ in range(5):
-            results.add(f"list {count}", peer.name, milliseconds(listing, env=peer.env, namespace=peer.namespace))
-    begin = time.perf_counter()
-    for name in names:
-        run(peer.delete(name), env=peer.env, namespace=peer.namespace)
-    results.add(f"kill and remove {count}, ms in all", peer.name, (time.perf_counter() - begin) * 1e3)
-
-
-def available_kib() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1])
-    raise RuntimeError("no MemAvailable in /proc/meminfo")
-
-
-def debian(peer: Ctrmgr, results: Results, rootfs: Path) -> None:
-    """A real image: import, first and tenth launch, delete."""
-    archive = peer.scratch / "debian.tar"
-    run(["tar", "-C", str(rootfs), "--exclude=./dev/*", "-cf", str(archive), "."])
-    size = archive.stat().st_size // 1_000_000
-    importing = ["ctrmgr", "image", "import", str(archive), "--alias", "big"]
-    results.add(f"import of a {size} MB Debian tar", "ctrmgr", milliseconds(importing, env=peer.env))
-    for index in range(1, 11):
-        took = milliseconds(["ctrmgr", "launch", "big", f"big{index}", "-p", "offline"], env=peer.env)
-        if index in (1, 10):
-            results.add(f"launch no. {index} of it", "ctrmgr", took)
-    for index in range(1, 11):
-        took = milliseconds(["ctrmgr", "delete", "--force", f"big{index}"], env=peer.env)
-        results.add("delete one of them", "ctrmgr", took)
+PEERS: tuple[type[Peer], ...] = (oci.Crun, lxc.Lxc, oci.Podman, lxc.Lxd, lxc.Incus)
+LIGHT = ("ctrmgr", "crun", "lxc")
+"""What can start hundreds in seconds."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", "--rounds", type=int, default=15)
-    parser.add_argument("--count", type=int, default=0, help="also measure so many idle instances at once")
-    parser.add_argument("--debian", type=Path, help="also measure an image made of this root directory")
-    parser.add_argument("--peers", default="", help="only these, comma separated")
-    parser.add_argument("--out", type=Path, help="write the tables (Markdown) here")
-    options = parser.parse_args()
+    options = arguments()
     if os.geteuid() != 0:
-        print("error: the peers want root", file=sys.stderr)
+        print("error: this needs root", file=sys.stderr)
         return 5
-    results = Results()
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctrmgr-bench-", dir="/var/tmp")))
-        peers, reasons = available(
-            scratch, tiny_rootfs(scratch / "rootfs"), options.peers.split(",") if options.peers else []
-        )
-        for reason in reasons:
-            results.note(reason)
-        for peer in peers:
-            stack.callback(peer.tear_down)
-        for number in range(options.rounds + 1):
-            if number == 1:
-                results.samples.clear()  # round 0 warms caches and daemons up
-                results.notes[:] = reasons
-            results.timed("python3 -I -c pass", "ctrmgr", lambda: milliseconds(BARE))
-            for peer in peers:
-                try:
-                    one_round(peer, results, f"bench{number}")
-                except CommandFailedError as failure:
-                    results.note(f"{peer.name}: {failure}")
-        ours = next(peer for peer in peers if isinstance(peer, Ctrmgr))
-        api(ours, results, options.rounds)
+        scratch.chmod(0o711)  # mapped ids pass through
+        ours, peers, reasons = set_up(stack, scratch, options.peers)
+        everyone = [ours, *peers]
+        sections = [Section("One instance", rounds(ours, everyone, options.rounds))]
         if options.count:
-            for peer in peers:
-                if peer.name in ("ctrmgr", "crun", "lxc"):
-                    many(peer, results, options.count)
-        if options.debian:
-            debian(ours, results, options.debian)
-    text = report(results, options.rounds)
+            light = [peer for peer in everyone if peer.name in LIGHT or options.count_all]
+            sections.append(Section(f"{options.count} idle instances", counted(light, options.count)))
+        if options.image:
+            results = Results()
+            for peer in everyone:
+                attempt(results, peer, partial(image.real, peer, results, options.image))
+            sections.append(
+                Section("A real image", results, f"A Debian root filesystem: {image.described(options.image)}.")
+            )
+        versions = [peer.version() for peer in everyone]
+    text = report.page(sections, versions, reasons, options.rounds)
     print(text)
     if options.out:
         options.out.write_text(text)
     return 0
 
 
-def report(results: Results, rounds: int) -> str:
-    machine = f"{os.cpu_count()} cores, Linux {os.uname().release.split('-')[0]}"
-    lines = [
-        (
-            f"{rounds} rounds on {machine}, {time.strftime('%Y-%m-%d')}; milliseconds, median [min..max], "
-            "whole commands; × is how many times ctrmgr's median the peer takes."
-        ),
-        "",
-        results.markdown("ctrmgr"),
-        "",
-        *(f"* {note}" for note in results.notes),
-        *(f"* {version}" for version in versions()),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def versions() -> list[str]:
-    """What was measured, by the tools' own words."""
-    asked = (
-        ["ctrmgr", "--version"],
-        ["crun", "--version"],
-        ["lxc-start", "--version"],
-        ["podman", "--version"],
-        ["lxd", "--version"],
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", "--rounds", type=int, default=15)
+    parser.add_argument(
+        "--count", type=int, default=0, help=f"also so many idle instances at once, of {', '.join(LIGHT)}"
     )
-    found = []
-    for argv in asked:
-        if shutil.which(argv[0]):
-            output = subprocess.run(argv, capture_output=True, text=True).stdout.strip()
-            found.append(f"{argv[0]}: {output.splitlines()[0] if output else '?'}")
-    return found
+    parser.add_argument("--count-all", action="store_true", help="… of every peer (takes many minutes)")
+    parser.add_argument(
+        "--image", nargs="?", type=Path, const=root.CACHE / "debian", help="also a real image, of this root directory"
+    )
+    parser.add_argument("--peers", help="only these, with commas", type=lambda text: text.split(","))
+    parser.add_argument("--out", type=Path, help="write the page (Markdown) here too")
+    return parser.parse_args()
+
+
+def set_up(
+    stack: contextlib.ExitStack, scratch: Path, wanted: list[str] | None
+) -> tuple[Ctrmgr, list[Peer], list[str]]:
+    """ctrmgr, the peers that can be measured, and the reasons why the others cannot."""
+    reason = root.missing()
+    place = Place(scratch, tiny_rootfs(scratch / "tiny"), root.host(scratch), None if reason else root.enter(scratch))
+    ours = Ctrmgr(place)
+    stack.callback(ours.tear_down)
+    ours.set_up()
+    peers, reasons = [], []
+    for kind in PEERS:
+        if wanted is not None and kind.name not in wanted:
+            continue
+        why = kind.missing(reason)
+        if why is None:
+            peer = kind(place)
+            stack.callback(peer.tear_down)
+            try:
+                peer.set_up()
+                peers.append(peer)
+                continue
+            except (CommandFailedError, subprocess.CalledProcessError, OSError) as failure:
+                why = f"did not start: {failure}"
+        reasons.append(f"{kind.name} was not measured: {why}")
+        print(reasons[-1], file=sys.stderr)
+    return ours, peers, reasons
+
+
+def attempt(results: Results, peer: Peer, action: Callable[[], None]) -> None:
+    """A peer that fails leaves a note and does not end the run."""
+    try:
+        action()
+    except CommandFailedError as failure:
+        results.note(f"{peer.name}: {failure}")
+        print(results.notes[-1], file=sys.stderr)
+
+
+def rounds(ours: Ctrmgr, peers: list[Peer], count: int) -> Results:
+    results = Results()
+    for number in range(count + 1):
+        if number == 1:
+            notes, results = results.notes, Results()
+            results.notes = notes  # round 0 warms caches and daemons up
+        one.bare(ours, results)
+        for peer in peers:
+            attempt(results, peer, partial(one.one_round, peer, results, f"bench{number}"))
+    attempt(results, ours, partial(one.api, ours, results, count))
+    return results
+
+
+def counted(peers: list[Peer], count: int) -> Results:
+    results = Results()
+    for peer in peers:
+        attempt(results, peer, partial(many.many, peer, results, count))
+    return results
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
-import os
 import statistics
 import subprocess
 import time
@@ -29,18 +27,6 @@ def enter(namespace: int | None) -> Callable[[], None]:
     return join
 
 
-def v1_only() -> int:
-    """A mount namespace in which the host's cgroup2 is not mounted: for tools that refuse a hybrid host."""
-    script = "umount /sys/fs/cgroup/unified && echo ready && exec sleep 60"
-    with subprocess.Popen(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        if holder.stdout.readline() != b"ready\n":
-            raise CommandFailedError("no mount namespace without cgroup2")
-        namespace = os.open(f"/proc/{holder.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        holder.kill()
-    return namespace
-
-
 def run(
     argv: Sequence[str], *, env: dict[str, str] | None = None, namespace: int | None = None, check: bool = True
 ) -> str:
@@ -49,7 +35,7 @@ def run(
         argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=enter(namespace)
     )
     if check and done.returncode != 0:
-        raise CommandFailedError(f"{' '.join(argv)}: {done.returncode}: {done.stderr.strip()[-400:]}")
+        raise CommandFailedError(f"{' '.join(argv)}: {done.returncode}: {' '.join(done.stderr.split())[-400:]}")
     return done.stdout
 
 
@@ -81,35 +67,34 @@ class Results:
     def add(self, row: str, column: str, value: float) -> None:
         self.samples.setdefault(row, {}).setdefault(column, []).append(value)
 
-    def timed(self, row: str, column: str, action: Callable[[], float]) -> None:
-        """Add what `action` measured; a peer that cannot do it leaves a note instead of a number."""
-        try:
-            self.add(row, column, action())
-        except CommandFailedError as failure:
-            self.note(f"{column}, {row}: {failure}")
-
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
-    def markdown(self, reference: str, rows: Sequence[str] | None = None) -> str:
-        """Median [min..max] for each, and how many times `reference` each peer takes."""
-        chosen = [row for row in (rows or self.samples) if row in self.samples]
-        columns: list[str] = []
-        for row in chosen:
-            columns.extend(column for column in self.samples[row] if column not in columns)
+    def median(self, row: str, column: str) -> float | None:
+        samples = self.samples.get(row, {}).get(column)
+        return statistics.median(samples) if samples else None
+
+    def markdown(self, reference: str) -> str:
+        """Median [min..max] for each, and how many times `reference`'s median it is."""
+        columns = list(dict.fromkeys(column for row in self.samples.values() for column in row))
         lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-        for row in chosen:
-            base = statistics.median(self.samples[row].get(reference, [float("nan")]))
-            cells = [cell(self.samples[row].get(column), base, column == reference) for column in columns]
-            lines.append(f"| {row} | " + " | ".join(cells) + " |")
+        for row, cells in self.samples.items():
+            base = None if row.startswith("python3") else self.median(row, reference)
+            texts = [cell(cells.get(column), None if column == reference else base) for column in columns]
+            lines.append(f"| {row} | " + " | ".join(texts) + " |")
         return "\n".join(lines)
 
 
-def cell(samples: list[float] | None, base: float, is_reference: bool) -> str:
+def number(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def cell(samples: list[float] | None, base: float | None) -> str:
     if not samples:
         return "–"
     middle = statistics.median(samples)
-    text = f"{middle:.1f}" if len(samples) == 1 else f"{middle:.1f} [{min(samples):.1f}..{max(samples):.1f}]"
-    ratio = middle / base
-    return text if is_reference or math.isnan(ratio) else f"{text} ×{ratio:.2g}"
+    text = number(middle)
+    if len(samples) > 1:
+        text += f" [{number(min(samples))}..{number(max(samples))}]"
+    return text if not base else f"{text} ×{middle / base:.2g}"
