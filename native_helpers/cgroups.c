@@ -273,7 +273,7 @@ void cgroups_kill(struct monitor *m)
 	if (write_at(m->hierarchy[0].dir, "cgroup.kill", "1"))
 		cgroups_each(m, kill_one, NULL);
 	if (m->pidfd >= 0)
-		sys_pidfd_send_signal(m->pidfd, 9);
+		(void)monitor_signal(m, 9);
 }
 
 static int each(int dir, int depth, int (*visit)(pid_t, void *), void *data)

@@ -90,7 +90,7 @@ static void run_init(struct child *c)
 		syscall(SYS_execveat, c->m->init_program, "", argv, env, AT_EMPTY_PATH);
 	else
 		execve(p->init, argv, env);
-	give_up(c, "run init", p->init);
+	give_up(c, "run init", builtin ? "execveat: ctrmgr-init" : p->init);
 }
 
 _Noreturn void child_main(struct child *c)
@@ -101,14 +101,14 @@ _Noreturn void child_main(struct child *c)
 
 	expect(c, 'm');
 	if (unshare((p->net == NET_HOST ? 0 : CLONE_NEWNET) | CLONE_NEWCGROUP))
-		give_up(c, "make the network and cgroup namespaces", "unshare");
+		give_up(c, "make namespaces", "unshare: network and cgroup namespaces");
 	if (write(c->to_parent, "n", 1) != 1)
 		_exit(127);
 	slave = expect_console(c);
 	become_root(c);
 	/* Crossing into our user namespace makes every mount of the tree a locked slave. */
 	if (unshare(CLONE_NEWNS) || chdir("/"))
-		give_up(c, "make the mount namespace", "unshare");
+		give_up(c, "make namespaces", "unshare: mount namespaces");
 	if (p->hostname && sethostname(p->hostname, strlen(p->hostname)))
 		give_up(c, "set the hostname", p->hostname);
 	if (setsid() < 0 || ioctl(slave, TIOCSCTTY, 0) || dup2(slave, 0) < 0 || dup2(slave, 1) < 0 ||

@@ -144,7 +144,7 @@ static void begin_stop(struct monitor *m, const struct ctl_request *r)
 
 	m->stopping = true;
 	write_at(m->hierarchy[0].dir, "cgroup.freeze", "0"); /* a frozen init could not hear us */
-	sys_pidfd_send_signal(m->pidfd, m->plan.halt_signal);
+	(void)monitor_signal(m, m->plan.halt_signal);
 	m->stop_at = now_ms() + wait;
 }
 
@@ -172,7 +172,7 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 	case CTL_THAW: failed = cgroups_freeze(m, r->op == CTL_FREEZE, &f); break;
 	case CTL_ENTER: enter(m, a); break;
 	case CTL_SIGNAL:
-		if (sys_pidfd_send_signal(m->pidfd, r->arg0))
+		if (monitor_signal(m, r->arg0))
 			failed = fail(&f, "signal init", "%d", r->arg0);
 		break;
 	case CTL_WAIT: c->waits = true; return false;

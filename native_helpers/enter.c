@@ -74,7 +74,7 @@ static void leave_host(const struct instance *i)
 	if (error)
 		fail(EXIT_HELPER, -error, "set the resource limits");
 	if (setns(i->pidfd, NAMESPACES) < 0)
-		fail(EXIT_HELPER, errno, "enter the namespaces");
+		fail(EXIT_HELPER, errno, "`setns`: enter the namespaces");
 	/* We still carry the caller's ids, which own files outside: become the instance's root at once. */
 	if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
 		fail(EXIT_HELPER, errno, "become the instance's root");
@@ -217,7 +217,7 @@ _Noreturn void enter(const struct options *o, const struct instance *i, bool tty
 	sigprocmask(SIG_SETMASK, mask, NULL);
 	/* Last, all that came from outside goes, before the instance's paths are walked. */
 	if (dup2(channel, 3) < 0 || fcntl(3, F_SETFD, FD_CLOEXEC) < 0 || close_range(4, ~0U, 0) < 0)
-		fail(EXIT_HELPER, errno, "close descriptors");
+		fail(EXIT_HELPER, errno, "`close_range`: close descriptors");
 	channel_to_parent = 3;
 	go_to_directory(o, &user);
 	run(o, &user);

@@ -37,6 +37,11 @@ static _Noreturn void quit(int code, int error, const char *text)
 {
 	terminal_restore();
 	fprintf(stderr, "error: %s%s%s\n", text, error ? ": " : "", error ? strerror(error) : "");
+	if (code == EXIT_HELPER && (error == ENOSYS || error == EPERM)) {
+		fprintf(stderr,
+			"\nhint: this kernel lacks it, or a sandbox forbids it: see docs/reference/kernel.md\n");
+		code = EXIT_HOST;
+	}
 	exit(code);
 }
 
@@ -160,8 +165,8 @@ static void pass_on(const struct signalfd_siginfo *s)
 	/* From the caller's keyboard it was meant for everybody in the foreground. */
 	if (s->ssi_code == SI_KERNEL)
 		kill(-child.pid, s->ssi_signo);
-	else
-		syscall(SYS_pidfd_send_signal, child.pidfd, s->ssi_signo, NULL, 0);
+	else if (syscall(SYS_pidfd_send_signal, child.pidfd, s->ssi_signo, NULL, 0) && errno != ESRCH)
+		kill(child.pid, s->ssi_signo); /* ours, and not reaped: its number is nobody else's */
 }
 
 static void suspend(void)
@@ -236,7 +241,7 @@ int main(int argc, char **argv)
 		quit(EXIT_HELPER, errno, "start");
 	child.pid = join_fork(&instance, &child.pidfd);
 	if (child.pid < 0)
-		quit(EXIT_HELPER, errno, "start a process in the instance's cgroup and pid namespace");
+		quit(EXIT_HELPER, errno, "`clone3`: start a process in the instance's cgroup and pid namespace");
 	if (!child.pid) {
 		close(channel[0]);
 		enter(&options, &instance, tty, channel[1], proc, &before);

@@ -27,6 +27,14 @@ int64_t now_ms(void)
 	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* Init is our child and not yet reaped: its number is nobody else's, where a pidfd cannot be signalled. */
+int monitor_signal(const struct monitor *m, int signal)
+{
+	if (!sys_pidfd_send_signal(m->pidfd, signal))
+		return 0;
+	return (errno == ENOSYS || errno == EPERM) && m->init > 0 ? kill(m->init, signal) : -1;
+}
+
 static uint64_t now_ns(void)
 {
 	struct timespec t;
@@ -140,7 +148,7 @@ static void take_signal(struct monitor *m)
 
 	if (read(m->signals, &s, sizeof(s)) == (ssize_t)sizeof(s) && s.ssi_signo == SIGTERM && !m->stopping) {
 		m->stopping = true; /* the host goes down */
-		sys_pidfd_send_signal(m->pidfd, m->plan.halt_signal);
+		(void)monitor_signal(m, m->plan.halt_signal);
 		m->stop_at = now_ms() + (int64_t)m->plan.stop_timeout * 1000;
 	}
 }

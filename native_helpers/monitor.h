@@ -100,3 +100,4 @@ void control_end(struct monitor *m); /* answers those who wait for the end */
 /* monitor.c */
 _Noreturn void monitor_run(struct monitor *m);
 int64_t now_ms(void);
+int monitor_signal(const struct monitor *m, int signal); /* to init */

@@ -39,7 +39,7 @@ static int populate(int dev, const struct priv_dev *r, struct failure *f)
 	for (size_t i = 0; i < ARRAY_SIZE(nodes); i++)
 		if (mknodat(dev, nodes[i].name, S_IFCHR | 0666, makedev(nodes[i].major, nodes[i].minor)) ||
 		    fchownat(dev, nodes[i].name, r->uid, i == 5 ? r->tty_gid : r->gid, AT_SYMLINK_NOFOLLOW))
-			return fail(f, "fill /dev", "`%s`", nodes[i].name);
+			return fail(f, "fill /dev", "mknod: `%s`", nodes[i].name);
 	for (size_t i = 0; i < ARRAY_SIZE(links); i++)
 		if (symlinkat(links[i][0], dev, links[i][1]) ||
 		    fchownat(dev, links[i][1], r->uid, r->gid, AT_SYMLINK_NOFOLLOW))
@@ -67,13 +67,15 @@ int priv_dev(const void *request, const int in[], int count, int out[], struct f
 	snprintf(uid, sizeof(uid), "%u", r->uid);
 	snprintf(gid, sizeof(gid), "%u", r->gid);
 	if (context < 0)
-		return fail(f, "make /dev", "tmpfs");
+		return fail(f, "make /dev", "fsopen: tmpfs");
 	for (size_t i = 0; i < ARRAY_SIZE(options); i++)
 		if (sys_fsconfig(context, FSCONFIG_SET_STRING, options[i][0], options[i][1], 0))
-			return fail(f, "make /dev", "option `%s`", options[i][0]);
-	if (sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) ||
-	    (mount = sys_fsmount(context, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC)) < 0)
-		return fail(f, "make /dev", "mount");
+			return fail(f, "make /dev", "fsconfig: option `%s`", options[i][0]);
+	if (sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
+		return fail(f, "make /dev", "fsconfig: tmpfs");
+	mount = sys_fsmount(context, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+	if (mount < 0)
+		return fail(f, "make /dev", "fsmount: tmpfs");
 	mask = umask(0);
 	failed = populate(mount, r, f);
 	umask(mask);
@@ -123,7 +125,7 @@ static int chmod_inode(int inode, mode_t mode)
 
 	if (!syscall(SYS_fchmodat2, inode, "", mode, AT_EMPTY_PATH))
 		return 0;
-	if (errno != ENOSYS)
+	if (errno != ENOSYS && errno != EPERM)
 		return -1;
 	/* before 6.6 */
 	snprintf(path, sizeof(path), "self/fd/%d", inode);
@@ -157,21 +159,24 @@ int priv_node(const void *request, const int in[], int count, int out[], struct 
 	if (fstat(in[1], &host))
 		return fail(f, "look at the host's node", "fstat");
 	errno = ENODEV;
+	if (!host.st_nlink) /* its number may be another device's soon */
+		return fail(f, "look at the host's node", "the node is gone by now");
 	if ((host.st_mode & S_IFMT) != r->type || (r->type != S_IFCHR && r->type != S_IFBLK) ||
 	    major(host.st_rdev) != r->major || minor(host.st_rdev) != r->minor)
 		return fail(f, "look at the host's node", "it is another device than %u:%u by now", r->major, r->minor);
 	memcpy(path, r->path, sizeof(path));
 	dir = parent_directory(in[0], path, r);
 	if (dir < 0)
-		return fail(f, "make the node", "directories of `/dev/%s`", r->path);
+		return fail(f, "make the node", "openat2: directories of `/dev/%s`", r->path);
 	snprintf(aside, sizeof(aside), ".ctrmgr-%d-%u", getpid(), serial++);
 	/* Closed to all until it is the owner's: the instance sees it from the first moment on. */
 	if (mknodat(dir, aside, r->type, host.st_rdev))
-		return fail(f, "make the node", "mknod");
+		return fail(f, "make the node", "mknod: `/dev/%s`", r->path);
 	node = openat(dir, aside, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	if (node < 0 || !just_made(node, r->type, host.st_rdev) || fchownat(node, "", r->uid, r->gid, AT_EMPTY_PATH) ||
 	    chmod_inode(node, r->mode) || syscall(SYS_renameat2, dir, aside, dir, path, 1 /* RENAME_NOREPLACE */)) {
-		fail(f, errno == EEXIST ? "name the node" : "make the node", "`/dev/%s`", r->path);
+		fail(f, errno == EEXIST ? "name the node" : "make the node",
+		     errno == ENOSYS || errno == EINVAL ? "renameat2: `/dev/%s`" : "`/dev/%s`", r->path);
 		unlinkat(dir, aside, 0);
 		return -1;
 	}
@@ -194,7 +199,7 @@ int priv_revoke(const void *request, const int in[], int count, int out[], struc
 	/* The inode, not a name: this reaches hard links and bind mounts too, and whoever opens /proc/self/fd again.
 	 * The owner first: whoever is it can undo a chmod. */
 	if (fchownat(in[1], "", r->uid, r->gid, AT_EMPTY_PATH) || chmod_inode(in[1], 0) || fstat(in[1], &kept))
-		return fail(f, "revoke the node", "`/dev/%s`", r->path);
+		return fail(f, "revoke the node", "fchmodat2: `/dev/%s`", r->path);
 	memcpy(path, r->path, sizeof(path));
 	slash = strrchr(path, '/');
 	name = slash ? slash + 1 : path;

@@ -29,14 +29,31 @@ int priv_layer(const void *request, const int in[], int count, int out[], struct
 		attr.attr_set |= MOUNT_ATTR_IDMAP;
 		attr.userns_fd = (uint64_t)in[1];
 	}
-	if (sys_mount_setattr(mount, "", AT_EMPTY_PATH, &attr))
-		return fail(f, "idmap a layer", "this kernel or filesystem cannot idmap it");
+	/* Without an idmap the rest is a second lock: overlay never writes to a lower layer, and its own mount is
+	 * nodev. */
+	if (sys_mount_setattr(mount, "", AT_EMPTY_PATH, &attr) && attr.attr_set & MOUNT_ATTR_IDMAP)
+		return fail(f, "idmap a layer", "mount_setattr: this kernel or filesystem cannot idmap it");
 	out[0] = take_fd(&mount);
 	return 0;
 }
 
-/* Kernels before 6.13 take no descriptors: the layers are attached in the caller's mount namespace, on a
- * tmpfs that goes away with the old root, and named by relative paths. */
+/* fsopen has failed: the call, or the type, is missing. */
+static int no_context(struct failure *f, const char *step, const char *type)
+{
+	return errno == ENODEV ? fail(f, step, "filesystem: this kernel has no %s", type)
+			       : fail(f, step, "fsopen: %s", type);
+}
+
+/* A place to mount on was not opened: the image's own fault, or the call is missing. */
+static int no_place(struct failure *f, const char *path)
+{
+	return errno == ENOSYS || errno == EPERM ? fail(f, "mount", "openat2: `/%s`", path)
+						 : fail(f, "mount", "`/%s` in the image is no directory", path);
+}
+
+/* Kernels before 6.13 take no descriptors: the layers are attached in the caller's mount namespace, on a tmpfs that is
+ * the working directory, and named by relative paths. Overlay clones them: leave_paths() takes the tmpfs away before
+ * anything else is mounted, so that pivot_root and umount later find the old root on top, and nothing over it. */
 static int overlay_by_paths(int context, int place, int upper, const int layer[], int layers, struct failure *f)
 {
 	char name[16], lower[PRIV_FDS * 6] = "";
@@ -45,12 +62,12 @@ static int overlay_by_paths(int context, int place, int upper, const int layer[]
 	if (tmpfs < 0 || sys_fsconfig(tmpfs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) ||
 	    (mount = sys_fsmount(tmpfs, PSEUDO)) < 0 ||
 	    sys_move_mount(mount, "", place, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) || fchdir(mount))
-		return fail(f, "make room for the layers", "tmpfs");
+		return fail(f, "make room for the layers", "move_mount: tmpfs");
 	for (int i = -1; i < layers; i++) {
 		snprintf(name, sizeof(name), i < 0 ? "u" : "%d", i);
 		if (mkdirat(mount, name, 0755) ||
 		    sys_move_mount(i < 0 ? upper : layer[i], "", mount, name, MOVE_MOUNT_F_EMPTY_PATH))
-			return fail(f, "attach a layer", "`%s`", name);
+			return fail(f, "attach a layer", "move_mount: `%s`", name);
 		if (i >= 0) {
 			strcat(lower, i ? ":" : "");
 			strcat(lower, name);
@@ -59,8 +76,15 @@ static int overlay_by_paths(int context, int place, int upper, const int layer[]
 	if (sys_fsconfig(context, FSCONFIG_SET_STRING, "lowerdir", lower, 0) ||
 	    sys_fsconfig(context, FSCONFIG_SET_STRING, "upperdir", "u/upper", 0) ||
 	    sys_fsconfig(context, FSCONFIG_SET_STRING, "workdir", "u/work", 0))
-		return fail(f, "stack the layers", "by path");
+		return fail(f, "stack the layers", "fsconfig: by path");
 	return 0;
+}
+
+static int leave_paths(void)
+{
+	int failed = umount2(".", MNT_DETACH);
+
+	return chdir("/") || failed ? -1 : 0;
 }
 
 static int overlay_by_descriptors(int context, int upper, int work, const int layer[], int layers)
@@ -87,10 +111,11 @@ int priv_overlay(const void *request, const int in[], int count, int out[], stru
 	OWNED int context = sys_fsopen("overlay"), upper = -1, work = -1, mount = -1;
 	struct statfs s;
 	char said[160];
+	bool paths = false;
 	int failed;
 
 	if (context < 0)
-		return fail(f, "mount the root", "this kernel has no overlay filesystem");
+		return no_context(f, "mount the root", "overlay");
 	sys_fsconfig(context, FSCONFIG_SET_STRING, "source", "ctrmgr", 0);
 	upper = openat(in[1], "upper", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	work = openat(in[1], "work", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -98,12 +123,13 @@ int priv_overlay(const void *request, const int in[], int count, int out[], stru
 		return fail(f, "open the instance's own layer", "`upper` or `work`");
 	if (overlay_by_descriptors(context, upper, work, in + 2, count - 2)) {
 		if (errno != EINVAL && errno != EOPNOTSUPP)
-			return fail(f, "stack the layers", "by descriptor");
+			return fail(f, "stack the layers", "fsconfig: by descriptor");
 		close_fd(&context);
 		context = sys_fsopen("overlay");
 		sys_fsconfig(context, FSCONFIG_SET_STRING, "source", "ctrmgr", 0);
 		if (overlay_by_paths(context, in[0], in[1], in + 2, count - 2, f))
 			return -1;
+		paths = true;
 	}
 	/* overlay remembers who mounts it and acts as him: with ids that the layers do not map it would come up
 	 * read-only, without any error */
@@ -118,9 +144,11 @@ int priv_overlay(const void *request, const int in[], int count, int out[], stru
 		errno = error;
 		return fail(f, "mount the root", "%s", said[0] ? said : "overlay");
 	}
+	if (paths && leave_paths())
+		return fail(f, "stack the layers", "umount");
 	mount = sys_fsmount(context, MOUNT_ATTR_NODEV);
 	if (mount < 0 || fstatfs(mount, &s))
-		return fail(f, "mount the root", "fsmount");
+		return fail(f, "mount the root", "fsmount: overlay");
 	errno = EROFS;
 	if (s.f_flags & ST_RDONLY)
 		return fail(f, "mount the root", "overlay came up read-only");
@@ -148,19 +176,50 @@ static int mount_pseudo(int root, const char *type, const char *path, const char
 	OWNED int context = -1, mount = -1, point = mount_point(root, path, r);
 
 	if (point < 0)
-		return fail(f, "mount", "`/%s` in the image is no directory", path);
+		return no_place(f, path);
 	context = sys_fsopen(type);
 	if (context < 0)
-		return fail(f, "mount", "this kernel has no %s", type);
+		return no_context(f, "mount", type);
 	sys_fsconfig(context, FSCONFIG_SET_STRING, "source", type, 0);
 	for (; options && options[0]; options += 2)
 		if (sys_fsconfig(context, FSCONFIG_SET_STRING, options[0], options[1], 0))
 			return fail(f, "mount", "%s: option `%s`", type, options[0]);
-	if (sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) ||
-	    (mount = sys_fsmount(context, attributes)) < 0 ||
-	    sys_move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
+	if (sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
 		return fail(f, "mount", "%s on `/%s`", type, path);
+	mount = sys_fsmount(context, attributes);
+	if (mount < 0)
+		return fail(f, "mount", "fsmount: %s on `/%s`", type, path);
+	if (sys_move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
+		return fail(f, "mount", "move_mount: %s on `/%s`", type, path);
 	return 0;
+}
+
+/* Attributes of a mount that is attached at `path` below `root`, as kernels before mount_setattr take them; both sets
+ * of flags have the same numbers. Nobody inside runs yet, so the path is what it was when it was opened. */
+static int remount(int root, const char *path, uint64_t attributes)
+{
+	int failed = fchdir(root) || mount(NULL, path, NULL, MS_REMOUNT | MS_BIND | attributes, NULL);
+
+	return chdir("/") || failed ? -1 : 0;
+}
+
+/* A clone of what is at `at` below `from`, mounted over `target`, whose path below `root` is `path`.
+ * NULL, or the call that failed. */
+static const char *cover(int from, const char *at, unsigned flags, int root, const char *path, int target,
+			 uint64_t attributes)
+{
+	struct mount_attr attr = {.attr_set = attributes};
+	OWNED int mount = sys_open_tree(from, at, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags);
+	bool set;
+
+	if (mount < 0)
+		return "open_tree";
+	set = !sys_mount_setattr(mount, "", AT_EMPTY_PATH, &attr);
+	if (!set && errno != ENOSYS && errno != EPERM)
+		return "mount_setattr";
+	if (sys_move_mount(mount, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
+		return "move_mount";
+	return set || !remount(root, path, attributes) ? NULL : "mount_setattr";
 }
 
 int priv_kernel_mounts(const void *request, const int in[], int count, int out[], struct failure *f)
@@ -191,24 +250,12 @@ int priv_kernel_mounts(const void *request, const int in[], int count, int out[]
 	return failed;
 }
 
-/* A clone of the (read-only) thing at `at`, mounted over `target`. */
-static int cover(int from, const char *at, int target, uint64_t attributes, unsigned flags)
-{
-	struct mount_attr attr = {.attr_set = attributes};
-	OWNED int mount = sys_open_tree(from, at, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags);
-
-	return mount < 0 || sys_mount_setattr(mount, "", AT_EMPTY_PATH, &attr) ||
-			       sys_move_mount(mount, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH)
-		       ? -1
-		       : 0;
-}
-
 int priv_mask(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_mask *r = request;
 	OWNED int target = -1;
+	const char *failed;
 	struct stat s;
-	int failed;
 
 	(void)count, (void)out;
 	errno = EINVAL;
@@ -216,16 +263,17 @@ int priv_mask(const void *request, const int in[], int count, int out[], struct 
 		return fail(f, "mask a path", "it is not below /proc or /sys");
 	target = sys_openat2(in[0], r->path, O_PATH, INSIDE);
 	if (target < 0)
-		return errno == ENOENT ? 0 : fail(f, "mask a path", "`/%s`", r->path);
+		return errno == ENOENT ? 0 : fail(f, "mask a path", "openat2: `/%s`", r->path);
 	if (fstat(target, &s))
 		return fail(f, "mask a path", "`/%s`", r->path);
 	if (r->read_only)
-		failed = cover(target, "", target, PSEUDO | MOUNT_ATTR_RDONLY, AT_EMPTY_PATH);
+		failed = cover(target, "", AT_EMPTY_PATH, in[0], r->path, target, PSEUDO | MOUNT_ATTR_RDONLY);
 	else if (S_ISDIR(s.st_mode))
-		failed = cover(in[1], ".ctrmgr-empty", target, PSEUDO | MOUNT_ATTR_RDONLY, 0);
+		failed = cover(in[1], ".ctrmgr-empty", 0, in[0], r->path, target, PSEUDO | MOUNT_ATTR_RDONLY);
 	else
-		failed = cover(in[1], "null", target, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY, 0);
-	return failed ? fail(f, "mask a path", "`/%s`", r->path) : 0;
+		failed = cover(in[1], "null", 0, in[0], r->path, target,
+			       MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY);
+	return failed ? fail(f, "mask a path", "%s: `/%s`", failed, r->path) : 0;
 }
 
 int priv_console(const void *request, const int in[], int count, int out[], struct failure *f)
@@ -233,6 +281,7 @@ int priv_console(const void *request, const int in[], int count, int out[], stru
 	const struct priv_console *r = request;
 	OWNED int master = -1, slave = -1, point = -1;
 	struct statfs s;
+	const char *failed;
 	char path[24];
 	int zero = 0;
 	unsigned pty = 0;
@@ -243,13 +292,15 @@ int priv_console(const void *request, const int in[], int count, int out[], stru
 	priv_fs_ids(0, 0);
 	if (master < 0 || fstatfs(master, &s) || s.f_type != DEVPTS_SUPER_MAGIC || ioctl(master, TIOCSPTLCK, &zero) ||
 	    ioctl(master, TIOCGPTN, &pty) || (slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0)
-		return fail(f, "make the console", "a pty of /dev/pts");
+		return fail(f, "make the console", "%s: a pty of /dev/pts", master < 0 ? "openat2" : "TIOCGPTPEER");
 	if (fchown(slave, r->uid, r->gid))
 		return fail(f, "make the console", "chown");
 	snprintf(path, sizeof(path), "dev/pts/%u", pty);
 	point = openat(in[1], "console", O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	if (point < 0 || cover(in[0], path, point, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, 0))
-		return fail(f, "make the console", "`/dev/console`");
+	failed = point < 0 ? "open"
+			   : cover(in[0], path, 0, in[0], "dev/console", point, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+	if (failed)
+		return fail(f, "make the console", "%s: `/dev/console`", failed);
 	out[0] = take_fd(&master);
 	out[1] = take_fd(&slave);
 	return 0;

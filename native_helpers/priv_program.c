@@ -136,14 +136,14 @@ int priv_program(const void *request, const int in[], int count, int out[], stru
 		return filter_v1(in[0], out, f);
 	map = map_create();
 	if (map < 0)
-		return fail(f, "filter devices", "this kernel refuses BPF maps");
+		return fail(f, "filter devices", "bpf: a map");
 	for (size_t i = 0; i < ARRAY_SIZE(always); i++)
 		if (map_set(map, always[i], 7))
-			return fail(f, "filter devices", "map update");
+			return fail(f, "filter devices", "bpf: a map's update");
 	program = program_load(map);
 	attr.attach_bpf_fd = (uint32_t)program;
 	if (program < 0 || sys_bpf(BPF_PROG_ATTACH, &attr))
-		return fail(f, "filter devices", "this kernel refuses the device program");
+		return fail(f, "filter devices", "bpf: a device program");
 	out[0] = take_fd(&map);
 	return 0;
 }

@@ -125,6 +125,25 @@ static int open_again(int fd)
 	return again;
 }
 
+/* What was a device when it was configured may be anything now. */
+static int check_device(const struct plan_device *d, int fd, struct failure *f)
+{
+	struct stat s;
+	const char *what;
+
+	if (fstat(fd, &s))
+		return fail(f, "open the device", "device `%s`: `%s`", d->name, d->source);
+	if ((d->block && S_ISBLK(s.st_mode)) || (!d->block && S_ISCHR(s.st_mode)))
+		return 0;
+	what = S_ISBLK(s.st_mode)   ? "a block device"
+	       : S_ISCHR(s.st_mode) ? "a character device"
+	       : S_ISDIR(s.st_mode) ? "a directory"
+	       : S_ISREG(s.st_mode) ? "a regular file"
+				    : "no device node";
+	errno = ENODEV;
+	return fail(f, "check the device", "device `%s`: `%s` is %s", d->name, d->source, what);
+}
+
 static int open_devices(struct start *s, struct failure *f)
 {
 	const struct plan *p = &s->m->plan;
@@ -132,8 +151,9 @@ static int open_devices(struct start *s, struct failure *f)
 	for (size_t i = 0; i < p->devices; i++) {
 		s->device[i] = open(p->device[i].source, O_PATH | O_CLOEXEC);
 		if (s->device[i] < 0 && p->device[i].required)
-			return fail(f, "open the device", "`%s` for device `%s`", p->device[i].source,
-				    p->device[i].name);
+			return fail(f, "open the device", "device `%s`: `%s`", p->device[i].name, p->device[i].source);
+		if (s->device[i] >= 0 && check_device(&p->device[i], s->device[i], f))
+			return -1;
 	}
 	return 0;
 }
@@ -144,8 +164,10 @@ static int leave_host(struct start *s, struct failure *f)
 	struct plan *p = &s->m->plan;
 
 	s->pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
-		return fail(f, "make the monitor's mount namespace", "unshare");
+	if (unshare(CLONE_NEWNS))
+		return fail(f, "make the monitor's mount namespace", "unshare: mount namespaces");
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return fail(f, "make the monitor's mount namespace", "mount");
 	s->own = open_again(FD_INSTANCE);
 	if (s->own < 0)
 		return fail(f, "open the instance's directory", "`%s`", p->name);
@@ -225,6 +247,7 @@ static int build_root(struct start *s, struct failure *f)
 	struct priv_layer lower = {.read_only = 1}, upper = {0};
 	OWNED int userns = m->plan.shifted ? -1 : namespace_of(m, "user"), place = -1, mount = -1;
 	int in[PRIV_FDS], count = 2, failed = 0;
+	struct stat below, top;
 
 	place = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	in[0] = place;
@@ -240,9 +263,18 @@ static int build_root(struct start *s, struct failure *f)
 		return -1;
 	/* The instance's tree becomes the monitor's own root: no path that it resolves from here on leads to the host,
 	 * and no mount of the host is kept busy by us. */
-	if (sys_move_mount(mount, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) || fchdir(mount) ||
-	    syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/"))
+	if (sys_move_mount(mount, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH))
+		return fail(f, "enter the instance's root", "move_mount");
+	if (fchdir(mount) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/"))
 		return fail(f, "enter the instance's root", "pivot_root");
+	/* Whoever enters this mount namespace begins at what is on top of its root: that must be this tree, not the
+	 * host. */
+	if (stat("/", &below) || stat("/..", &top))
+		return fail(f, "enter the instance's root", "stat");
+	if (below.st_dev != top.st_dev) {
+		errno = EXDEV;
+		return fail(f, "enter the instance's root", "the host's root lies over it");
+	}
 	m->root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	return m->root < 0 ? fail(f, "enter the instance's root", "open") : 0;
 }
@@ -260,8 +292,11 @@ static int mount_dev(struct monitor *m, struct failure *f)
 	mkdirat(m->root, "dev", 0755);
 	priv_fs_ids(0, 0);
 	point = sys_openat2(m->root, "dev", O_PATH | O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
-	if (point < 0 || sys_move_mount(m->dev, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
-		return fail(f, "mount /dev", "`/dev` in the image is no directory");
+	if (point < 0)
+		return fail(f, "mount /dev",
+			    errno == ENOSYS || errno == EPERM ? "openat2" : "`/dev` in the image is no directory");
+	if (sys_move_mount(m->dev, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
+		return fail(f, "mount /dev", "move_mount");
 	return 0;
 }
 
@@ -382,8 +417,13 @@ static int plan_devices(struct start *s, struct failure *f)
 		snprintf(c.path, sizeof(c.path), "%.255s", d->path);
 		snprintf(c.user, sizeof(c.user), "%.63s", d->user);
 		snprintf(c.group, sizeof(c.group), "%.63s", d->group);
-		if (device_attach(s->m, &c, s->device[i], f))
+		if (device_attach(s->m, &c, s->device[i], f)) {
+			char said[sizeof(f->detail)];
+
+			memcpy(said, f->detail, sizeof(said));
+			snprintf(f->detail, sizeof(f->detail), "device `%.63s`: %.180s", d->name, said);
 			return -1;
+		}
 	}
 	return 0;
 }
@@ -486,7 +526,7 @@ int monitor_start(struct monitor *m, struct failure *f)
 	if (failed == -2)
 		return -1; /* it is somebody else's: touch nothing */
 	if (m->init > 0) {
-		sys_pidfd_send_signal(m->pidfd, SIGKILL);
+		(void)monitor_signal(m, SIGKILL);
 		waitpid(m->init, &status, 0);
 	}
 	monitor_clean(m);

@@ -98,6 +98,29 @@ class Ctr:
     def popen(self, *words: str, **options: object) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*self.argv, *words], env=self.env, **options)  # type: ignore[call-overload,no-any-return]
 
+    def traces(self) -> dict[str, object]:
+        """All that these folders' instances have on the host, and what is in the folders: what a command that failed must
+        leave as it was. Images and templates are caches that a command may fill."""
+        files = {}
+        for path in self.folder.rglob("*"):
+            if "/templates/" not in str(path) and "/state/images/" not in str(path):
+                is_file = path.is_file() and not path.is_symlink()
+                files[str(path)] = (path.lstat().st_mode, path.read_bytes() if is_file else b"")
+        parent = self.env["CTRMGR_CGROUP_PARENT"]
+        return {
+            "files": files,
+            "mounts": Path("/proc/self/mountinfo").read_text(),
+            "cgroups": sorted(map(str, Path("/sys/fs/cgroup").glob(f"**/{parent}/**/"))),
+            "processes": [line for line in helpers_running() if self._ours(line.split()[0])],
+            "nodes": dev_nodes(),
+        }
+
+    def _ours(self, pid: str) -> bool:
+        try:
+            return any(str(self.folder) in os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir())
+        except OSError:
+            return False
+
     def clean_up(self) -> None:
         """End and remove whatever a test has left."""
         for line in self("list", "--format", "csv", code=None).stdout.splitlines()[1:]:

@@ -15,7 +15,7 @@ from ctrmgr.kernel import control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 LIVE = ("unix-char", "unix-block")
 """Device types that can come and go while an instance runs."""
@@ -32,12 +32,13 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[st
     if kind not in driver.DRIVERS and kind in driver.NOT_DONE:
         raise UnsupportedError(f"device `{name}`: {driver.NOT_DONE[kind]}")
     if kind not in LIVE:
-        known = ", ".join(LIVE)
         if kind in driver.DRIVERS:
             raise UnsupportedError(
                 f"device `{name}`: type `{kind}` cannot be attached live", hint="put it in a profile"
             )
-        raise SpecError(f"device `{name}`: type `{kind}` is unknown", hint=f"these can be attached: {known}")
+        if not kind:
+            raise SpecError(f"device `{name}` has no `type`", hint=f"type={' or type='.join(LIVE)}")
+        raise SpecError(f"device `{name}`: type `{kind}` is unknown", hint=_near(kind, LIVE))
     module = driver.load(kind)
     canonical = {"type": kind}
     for key, value in values.items():
@@ -45,11 +46,11 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[st
             continue
         field = module.FIELDS.get(key)
         if field is None:
-            raise SpecError(f"device `{name}`: unknown key `{key}`", hint=f"known: {', '.join(sorted(module.FIELDS))}")
+            raise SpecError(f"device `{name}`: unknown key `{key}`", hint=_near(key, sorted(module.FIELDS)))
         try:
             canonical[key] = field.parse(value)
         except ValueError as error:
-            raise SpecError(f"device `{name}`: `{key}`: `{value}` {error}") from None
+            raise SpecError(f"device `{name}`: `{key}`: `{value}` {error}", hint=field.description) from None
         if field.refused and canonical[key] != field.default:
             raise UnsupportedError(f"device `{name}`: `{key}`: {field.refused}")
     try:
@@ -57,6 +58,13 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[st
     except ValueError as error:
         raise SpecError(f"device `{name}`: {error}") from None
     return canonical, row
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, 1)
+    return f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(known)}"
 
 
 def short_form(source: str) -> tuple[str, dict[str, str]]:

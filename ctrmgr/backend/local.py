@@ -9,7 +9,7 @@ import os
 from ctrmgr import state
 from ctrmgr.backend import record, repair
 from ctrmgr.backend.repair import crash
-from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, SpecError
+from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, SpecError, UnsupportedError
 from ctrmgr.host import net
 from ctrmgr.images import store
 from ctrmgr.kernel import control, spawn
@@ -186,29 +186,69 @@ def _start(name: str) -> None:
     state.make_dir(run, 0o700)
     crash("start-directory")
     if not os.path.exists(f"{path}/plan"):
-        replan(name)
+        _replan(name)
     try:
         report = spawn.monitor("start", f"{path}/plan", path, run)
-        if report.error == errno.ENODEV and report.step == "make the network link":
-            bring_up(record.read_plan(path))
-            report = spawn.monitor("start", f"{path}/plan", path, run)
-        if report.step == "read the plan":
-            replan(name)
-            report = spawn.monitor("start", f"{path}/plan", path, run)
-        if report.error in CANNOT_IDMAP and report.step == "idmap a layer":
-            from ctrmgr.backend import shift
-
-            shift.shift(path, record.read_plan(path))
-            report = spawn.monitor("start", f"{path}/plan", path, run)
+        for mend in (_mend_plan, _mend_filter, _mend_link, _mend_layers):
+            if report.error and mend(name, report):
+                report = spawn.monitor("start", f"{path}/plan", path, run)
     except FileNotFoundError as error:
         raise state.corrupt(str(error.filename), 1, "is missing") from None
     crash("start-done")
     if report.error:
-        repair.end_run(name)
+        try:
+            repair.end_run(name)
+        except (CtrmgrError, OSError):
+            pass  # the next command tries again; what went wrong first is what the user must see
         raise control.failure(name, report.step, report.detail, report.error)
 
 
-def replan(name: str) -> None:
+# What a start may lack and can be given: each looks at how it failed and says whether another try is worth it.
+
+
+def _mend_plan(name: str, report: spawn.Report) -> bool:
+    if report.step != "read the plan":
+        return False
+    _replan(name)
+    return True
+
+
+def _mend_filter(name: str, report: spawn.Report) -> bool:
+    """A filter that is lost or damaged is compiled again from its policy."""
+    refused = report.step == "confine init" and "seccomp" in report.detail and report.error == errno.EINVAL
+    if report.step != "read the seccomp filter" and not refused:
+        return False
+    paths = [row[1] for row in record.read_plan(record.home(name)) if row[0] == "seccomp" and os.path.exists(row[1])]
+    for path in paths:
+        os.rename(path, path + "~")
+    try:
+        _replan(name)
+    except UnsupportedError:
+        for path in paths:
+            os.rename(path + "~", path)
+        return False  # no filter at all can be loaded here, as the start said
+    for path in paths:
+        state.unlink(path + "~")
+    return True
+
+
+def _mend_link(name: str, report: spawn.Report) -> bool:
+    if report.error != errno.ENODEV or report.step != "make the network link":
+        return False
+    bring_up(record.read_plan(record.home(name)))
+    return True
+
+
+def _mend_layers(name: str, report: spawn.Report) -> bool:
+    if report.error not in CANNOT_IDMAP or report.step != "idmap a layer":
+        return False
+    from ctrmgr.backend import shift
+
+    shift.shift(record.home(name), record.read_plan(record.home(name)))
+    return True
+
+
+def _replan(name: str) -> None:
     """Compile a damaged plan anew from what the user asked for; ids and addresses are known by their claims. Cold."""
     from ctrmgr.plan import compile
 

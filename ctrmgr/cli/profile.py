@@ -8,7 +8,7 @@ import sys
 
 from ctrmgr import state
 from ctrmgr.cli.command import Argument, Command
-from ctrmgr.errors import ConflictError, CtrmgrError, SpecError
+from ctrmgr.errors import ConflictError, NotFoundError, SpecError
 from ctrmgr.plan import folders
 
 TYPE_CHECKING = False
@@ -36,8 +36,10 @@ def _read(path: str) -> str:
             return file.read()
     except UnicodeDecodeError:
         raise SpecError(f"`{path}` is not UTF-8") from None
+    except FileNotFoundError:
+        raise NotFoundError(f"no file `{path}`", hint="a word without slashes is the name of a profile") from None
     except OSError as error:
-        raise CtrmgrError(f"`{path}` cannot be read: {error.strerror}") from error
+        raise state.unreadable(path, error) from error
 
 
 def _validate(name: str, text: str) -> None:

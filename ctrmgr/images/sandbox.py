@@ -67,9 +67,10 @@ class Sandbox:
 
         Raises what the task raised; HostError when it died.
         """
-        reply = b""
         try:
-            if os.read(self._result, 1) == b"u":
+            reply = os.read(self._result, 1)
+            if reply == b"u":  # its namespaces are made; anything else is the reason why not
+                reply = b""
                 self._map_ids()
             self._close_go()
             while True:
@@ -153,7 +154,7 @@ def _outer(
         code = os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1])
     except OSError as error:
         text = f"the host cannot isolate the unpacking: {error.strerror} ({error.filename or 'namespaces'})"
-        _report(result, {"error": "HostError", "message": text, "hint": "user namespaces must be allowed"})
+        _report(result, {"error": "UnsupportedError", "message": text, "hint": "user namespaces must be allowed"})
     finally:
         os._exit(code & 0xFF)
 

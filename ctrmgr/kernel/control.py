@@ -12,11 +12,7 @@ import os
 import struct
 import sys
 
-from ctrmgr.errors import ConflictError, HelperError, HostError, SpecError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ctrmgr.errors import CtrmgrError
+from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, SpecError, UnsupportedError
 
 VERSION = 1
 STATUS, ATTACH, DETACH, DEVICES, STOP, KILL, FREEZE, THAW, ENTER, SIGNAL, WAIT, LIMIT = range(1, 13)
@@ -197,23 +193,58 @@ def _connect(connection: _socket.socket, run: str) -> None:
 
 
 def failure(subject: str, step: str, detail: str, code: int) -> CtrmgrError:
-    """The error that a monitor's or helper's report becomes. `subject` is what the user named."""
+    """The error that a monitor's or helper's report becomes. `subject` is what the user named. Cold."""
+    from ctrmgr.kernel import missing
+
+    known = missing.feature(subject, step, detail, code) or _by_step(subject, step, detail, code)
+    if known is not None:
+        return known
     reason = f"{step}: {detail}: {os.strerror(code)}" if detail else f"{step}: {os.strerror(code)}"
+    hint = "this needs root" if code in (errno.EPERM, errno.EACCES) and os.geteuid() else None
+    return HelperError(f"`{subject}`: {reason}", operation=step, errno_name=errno.errorcode.get(code, ""), hint=hint)
+
+
+def _by_step(subject: str, step: str, detail: str, code: int) -> CtrmgrError | None:
+    """What a step means for the user, where it is his, the host's or the image's matter."""
+    reason = os.strerror(code)
     if step == "find the owner":
-        return SpecError(f"`{subject}`: {detail}", hint="names are looked up in the image's /etc/passwd and /etc/group")
+        hint = "names are looked up in the image's /etc/passwd and /etc/group"
+        if code == errno.EOVERFLOW:
+            hint = "`ctrmgr info` shows the ids that an instance has; uid and gid are as seen inside"
+        return SpecError(f"`{subject}`: {detail}", hint=hint)
     if step == "name the node":
         return ConflictError(f"`{subject}`: {detail} exists in the instance already", hint="choose another `path`")
-    if step in ("attach", "detach") and code in (errno.EEXIST, errno.EBUSY, errno.ENOENT):
+    if step in ("attach", "detach") and code in (errno.EEXIST, errno.EBUSY, errno.ENOENT, errno.ENOSPC):
         return ConflictError(f"`{subject}`: {detail}")
     if step == "look at the host's node":
         return ConflictError(f"`{subject}`: {detail}", hint="the device changed in between; try again")
     if step == "open the device":
-        return HostError(f"`{subject}`: {detail}: {os.strerror(code)}", hint="`required=false` starts without it")
-    if code == errno.EBUSY and step == "take the instance's lock":
+        return HostError(f"`{subject}`: {detail}: {reason}", hint="`required=false` starts without it")
+    if step == "check the device":
+        types = {"a block device": "say type=unix-block", "a character device": "say type=unix-char"}
+        hints = [hint for what, hint in types.items() if detail.endswith(what)]
+        return SpecError(f"`{subject}`: {detail}", hint=hints[0] if hints else "name a node such as /dev/fuse")
+    if step == "take the instance's lock" and code == errno.EBUSY:
         return ConflictError(f"`{subject}` is running already")
-    hint = None
-    if code in (errno.EPERM, errno.EACCES):
-        hint = "this needs root"
-    elif code in (errno.ENOSYS, errno.EOPNOTSUPP):
-        hint = "this kernel lacks it"
-    return HelperError(f"`{subject}`: {reason}", operation=step, errno_name=errno.errorcode.get(code, ""), hint=hint)
+    if step == "open a layer":
+        return CtrmgrError(
+            f"`{subject}`: its image is not whole: {detail}: {reason}",
+            hint="import the image again; what the instance has written itself is kept",
+        )
+    if step == "run init":
+        return CtrmgrError(
+            f"`{subject}`: the image's init `{detail}` cannot be run: {reason}",
+            hint="is it an image of a whole system, for this machine's architecture?",
+        )
+    if step in ("map user ids", "map group ids"):
+        return HostError(
+            f"`{subject}`: {step}: {reason}", hint="inside another container, give that one more ids to hand on"
+        )
+    if step == "set a limit" and code == errno.ENOENT:
+        return UnsupportedError(
+            f"`{subject}`: {step}: {detail}: no cgroup controller has it here",
+            hint="`limits.enforcement=best-effort` goes on without what this host cannot enforce",
+        )
+    if step in ("find the cgroups", "freeze") and code == errno.ENOSYS:
+        return UnsupportedError(f"`{subject}`: {step}: {detail}", hint="mount cgroup2 on /sys/fs/cgroup")
+    return None

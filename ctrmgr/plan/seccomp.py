@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 
 from ctrmgr import state
-from ctrmgr.errors import HelperError, SpecError
+from ctrmgr.errors import CtrmgrError, HelperError, SpecError, UnsupportedError
 from ctrmgr.spec import values
 
 STARTING = (
@@ -99,7 +99,12 @@ def compiled(text: str) -> str:
     return path
 
 
-def _refused(text: str, code: int, reason: str) -> SpecError | HelperError:
+def _refused(text: str, code: int, reason: str) -> CtrmgrError:
+    if code == 5:
+        return UnsupportedError(
+            f"this kernel lacks {reason.removeprefix('error: ')}",
+            hint="or a sandbox, an outer container or a security module refuses it",
+        )
     line = reason.removeprefix("error: policy line ").partition(":")[0]
     if code == 2 and line.isdecimal() and 0 < int(line) <= len(text.splitlines()):
         return SpecError(
