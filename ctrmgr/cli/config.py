@@ -96,8 +96,7 @@ def config_edit(args: Args) -> None:
 
 
 def _check(own: Record, file: str, text: str) -> ProfileSpec:
-    from ctrmgr import source
-    from ctrmgr.spec import profile
+    from ctrmgr.spec import profile, source
 
     document = source.parse(file, text)
     if isinstance(document.data, dict) and document.data.pop("profiles", own.profiles) != own.profiles:

@@ -43,8 +43,7 @@ def _read(path: str) -> str:
 
 
 def _validate(name: str, text: str) -> None:
-    from ctrmgr import source
-    from ctrmgr.spec import profile
+    from ctrmgr.spec import profile, source
 
     profile.validate(source.parse(name, text))
 
