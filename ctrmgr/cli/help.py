@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr.cli.command import Argument, Command, usage
+from ctrmgr.errors import SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ def run_help(args: Args) -> None:
         return
     listed = [command for command in main.every_command() if not name or command.name.split(" ")[0] == name]
     if not listed:
-        main.find([*args.positional])
+        command, rest = main.find([*args.positional])
+        raise SpecError(f"`{command.name}` has no command `{' '.join(rest)}`", hint=f"`ctrmgr help {command.name}`")
     print("usage: ctrmgr COMMAND …\n" if not name else f"usage: ctrmgr {name} …\n")
     width = max(len(command.name) for command in listed)
     for command in listed:

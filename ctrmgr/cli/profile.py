@@ -77,11 +77,13 @@ def profile_show(args: Args) -> None:
 
 
 def profile_create(args: Args) -> None:
-    """An empty profile, or (standard input is not a terminal) the one that is read from it."""
+    """An empty profile, or the one in a file or (`-`) on standard input."""
     name = args.positional[0]
     path = _own(name)
-    if os.path.exists(path):
-        raise ConflictError(f"profile `{name}` exists", hint=f"`ctrmgr profile edit {name}`")
+    if os.path.exists(path) or folders.find(name):
+        raise ConflictError(
+            f"profile `{name}` exists", hint=f"`ctrmgr profile edit {name}` changes it (of a packaged one, a copy)"
+        )
     text = EMPTY.format(name)
     if len(args.positional) > 1:
         text = sys.stdin.read() if args.positional[1] == "-" else _read(args.positional[1])

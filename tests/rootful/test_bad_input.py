@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What people type wrong: one line that names the object, a hint, the right exit code, and nothing lost."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ctrmgr.cli import main
+from tests.conftest import Ctr, same
+
+FUSE = "type=unix-char source=/dev/fuse"
+LAUNCH = "launch builtin:busybox x -p no-network"
+
+WRONG = [
+    # the words, the exit code, what the line names, what the hint has
+    ("launch nosuch", 3, "nosuch", "image list"),
+    ("launch builtin:busybx x", 3, "builtin:busybx", "busybox"),
+    ("launch builtin:busybox c1", 4, "c1", ""),
+    ("launch builtin:busybox s1", 4, "s1", ""),
+    ("launch builtin:busybox 1x", 2, "1x", ""),
+    ("create builtin:busybox a_b", 2, "a_b", ""),
+    ("launch builtin:busybox a b c", 2, "b", ""),
+    ("launch", 2, "ctrmgr launch", "IMAGE"),
+    ("launch --nosuch x", 2, "--nosuch", ""),
+    ("lanch x", 2, "lanch", "launch"),
+    (f"{LAUNCH} -p nosuch", 3, "nosuch", ""),
+    (f"{LAUNCH} -p defualt", 3, "defualt", "default"),
+    (f"{LAUNCH} -p ../default", 2, "../default", ""),
+    (f"{LAUNCH} -c limits.cpuu=1", 2, "limits.cpuu", "limits.cpu"),
+    (f"{LAUNCH} -c limits.memory=1Q", 2, "limits.memory", ""),
+    (f"{LAUNCH} -c limits.memory", 2, "limits.memory", ""),
+    (f"{LAUNCH} -d foo", 2, "foo", ""),
+    (f"{LAUNCH} -d foo,type=unix-chr", 2, "unix-chr", "unix-char"),
+    (f"{LAUNCH} -d foo,type=unix-char", 2, "foo", ""),
+    (f"{LAUNCH} -d foo,type=unix-char,source=/dev/fuse,sauce=1", 2, "sauce", "source"),
+    (f"{LAUNCH} -d foo,type=unix-char,source=/dev/fuse,mode=9", 2, "mode", "permission bits"),
+    (f"{LAUNCH} -d foo,type=unix-char,source=/dev/nosuch", 5, "/dev/nosuch", "required=false"),
+    (f"{LAUNCH} -d foo,type=unix-block,source=/dev/fuse", 2, "/dev/fuse", "unix-char"),
+    (f"{LAUNCH} -d foo,type=unix-char,source=/etc,path=/dev/etc", 2, "/etc", ""),
+    ("start nosuch", 3, "nosuch", ""),
+    ("start ../x", 2, "../x", ""),
+    ("start", 2, "ctrmgr start", "--all"),
+    ("stop nosuch", 3, "nosuch", ""),
+    ("stop s1", 4, "s1", ""),
+    ("stop c1 --timeout x", 2, "x", ""),
+    ("kill nosuch", 3, "nosuch", ""),
+    ("kill c1 --signal NOSUCH", 2, "NOSUCH", ""),
+    ("kill s1 --signal TERM", 4, "s1", ""),
+    ("freeze nosuch", 3, "nosuch", ""),
+    ("freeze s1", 4, "s1", ""),
+    ("delete nosuch", 3, "nosuch", ""),
+    ("delete c1", 4, "c1", "--force"),
+    ("rename nosuch x", 3, "nosuch", ""),
+    ("rename s1 c1", 4, "c1", ""),
+    ("rename s1 1x", 2, "1x", ""),
+    ("rename c1 x", 4, "c1", "stop"),
+    ("info nosuch", 3, "nosuch", "ctrmgr list"),
+    ("logs nosuch", 3, "nosuch", ""),
+    ("list --format xml", 2, "xml", ""),
+    ("exec nosuch ls", 3, "nosuch", ""),
+    ("exec s1 ls", 4, "s1", "start"),
+    ("exec c1", 2, "c1", "COMMAND"),
+    ("exec c1 --user nosuch id", 3, "nosuch", ""),
+    ("exec c1 --cwd /nosuch pwd", 3, "/nosuch", ""),
+    ("shell nosuch", 3, "nosuch", ""),
+    ("config show nosuch", 3, "nosuch", ""),
+    ("config get s1 nope", 2, "nope", ""),
+    ("config set nosuch limits.cpu=1", 3, "nosuch", ""),
+    ("config set s1 limits.cpuu=1", 2, "limits.cpuu", "limits.cpu"),
+    ("config set s1 limits.memory=1X", 2, "limits.memory", ""),
+    ("config set s1 limits.memory", 2, "limits.memory", ""),
+    ("config set c1 limits.cpu=99999", 5, "limits.cpu", ""),
+    ("config unset s1 limits.cpux", 2, "limits.cpux", "limits.cpu"),
+    ("config", 2, "config", ""),
+    ("attach-device nosuch /dev/fuse", 3, "nosuch", ""),
+    ("attach-device c1 /dev/nosuch", 3, "/dev/nosuch", ""),
+    ("attach-device s1 /dev/nosuch", 3, "/dev/nosuch", ""),
+    ("attach-device c1 /etc/passwd", 2, "/etc/passwd", ""),
+    ("attach-device c1 /etc", 2, "/etc", ""),
+    ("attach-device c1 f type=unix-block source=/dev/fuse", 2, "/dev/fuse", "unix-char"),
+    ("attach-device c1 f type=unix-char source=/dev/loop0", 2, "/dev/loop0", "unix-block"),
+    ("attach-device c1 f type=unix-chr source=/dev/fuse", 2, "unix-chr", "unix-char"),
+    ("attach-device c1 f type=gpu", 5, "f", ""),
+    ("attach-device c1 f type=nic", 5, "nic", "profile"),
+    ("attach-device c1 f source=/dev/fuse", 2, "type", "unix-char"),
+    (f"attach-device c1 f {FUSE} uid=nobodyx", 2, "nobodyx", "/etc/passwd"),
+    (f"attach-device s1 f {FUSE} gid=-1", 2, "gid", ""),
+    (f"attach-device c1 f {FUSE} uid=70000", 2, "f", "ctrmgr info"),
+    (f"attach-device c1 f {FUSE} mode=rw", 2, "mode", ""),
+    (f"attach-device c1 f {FUSE} pth=/dev/x", 2, "pth", "path"),
+    (f"attach-device c1 f {FUSE} path=/etc/x", 2, "/etc/x", ""),
+    (f"attach-device c1 f {FUSE} path=/dev/null", 4, "/dev/null", "path"),
+    (f"attach-device c1 f {FUSE} path=/dev/../etc/x", 2, "/dev/../etc/x", ""),
+    (f"attach-device c1 a/b {FUSE}", 2, "a/b", ""),
+    ("attach-device c1 f type=unix-char source=fuse", 2, "source", ""),
+    ("attach-device c1 f type", 2, "type", ""),
+    (f"attach-device c1 taken {FUSE}", 4, "taken", ""),
+    (f"attach-device c1 other {FUSE} path=/dev/taken", 4, "/dev/taken", "path"),
+    ("attach-device s1 /dev/fuse --volatile", 4, "s1", "--volatile"),
+    ("detach-device nosuch x", 3, "nosuch", ""),
+    ("detach-device c1 nosuch", 3, "nosuch", "info"),
+    ("detach-device s1 nosuch", 3, "nosuch", ""),
+    ("detach-device c1 taken --holders=maybe", 2, "maybe", ""),
+    ("image info nosuch", 3, "nosuch", ""),
+    ("image delete nosuch", 3, "nosuch", ""),
+    ("image export nosuch", 3, "nosuch", ""),
+    ("image import /nosuch", 3, "/nosuch", ""),
+    ("image import /etc/passwd", 2, "/etc/passwd", ""),
+    ("image alias create a nosuch", 3, "nosuch", ""),
+    ("image alias delete nosuch", 3, "nosuch", ""),
+    ("profile show defalt", 3, "defalt", "default"),
+    ("profile delete default", 4, "default", ""),
+    ("profile delete nosuch", 3, "nosuch", ""),
+    ("profile copy nosuch x", 3, "nosuch", ""),
+    ("profile create default", 4, "default", ""),
+    ("profile validate ./nosuch.yaml", 3, "./nosuch.yaml", ""),
+    ("profile frob", 2, "profile frob", ""),
+    ("completion tcsh", 2, "tcsh", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Ctr]:
+    """A running `c1` with a device `taken`, a stopped `s1`."""
+    folder = Path(tempfile.mkdtemp(prefix="ctr-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    ctr = Ctr(folder)
+    ctr("launch", "builtin:busybox", "c1", "-p", "no-network")
+    ctr("create", "builtin:busybox", "s1", "-p", "no-network")
+    ctr("attach-device", "c1", "taken", "path=/dev/taken", *FUSE.split())
+    yield ctr
+    ctr.clean_up()
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(("line", "code", "named", "hint"), WRONG, ids=[row[0] for row in WRONG])
+def test_one_line_and_nothing_lost(place: Ctr, line: str, code: int, named: str, hint: str) -> None:
+    before = place.traces()
+    done = place(*shlex.split(line), code=code)
+    assert done.stdout == ""
+    first, _, rest = done.stderr.partition("\n")
+    assert first.startswith("error: ") and named in " ".join(re.findall("`([^`]*)`", first)), done.stderr
+    assert not rest or re.fullmatch(r"\nhint: [^\n]+\n", rest), done.stderr
+    assert hint in rest, done.stderr
+    same(before, place.traces())
+
+
+def test_every_verb_is_here() -> None:
+    verbs = {row[0].split()[0] for row in WRONG}
+    assert verbs | {"help", "restart", "unfreeze"} >= set(main.VERBS)
+
+
+def test_arguments_that_nobody_means(place: Ctr) -> None:
+    """Words thrown together end in a code of the tree and at most one error a word; never in a traceback, and `c1` lives on."""
+    pool = [
+        *main.VERBS, "c1", "s1", "nosuch", "", " ", "-", "--", "---", "-f", "--format", "json", "--format=", "-c", "-d", "-p",
+        "=", "a=b", "limits.cpu=", "\x00"[1:], "ä\u202e", "\udcff", "\n", "\t", "../..", "/", "/dev/fuse", "/dev", "type=", "name,type=",
+        "x" * 300, "-1", "9" * 30, "--user", "--debug", "--dry-run", "--help", "list", "show", "set", "taken", "--volatile",
+    ]  # fmt: skip
+    dangerous = {"delete", "stop", "kill", "restart", "rename", "freeze", "create", "launch", "shell", "detach-device"}
+    rng = random.Random(20261121)
+    for _ in range(150):
+        words = [rng.choice(pool) for _ in range(rng.randint(1, 6))]
+        if words[0] in dangerous and "c1" in words:
+            words[words.index("c1")] = "nosuch"
+        said = place(*words, code=None)
+        assert said.code in (0, 2, 3, 4, 5, 6, 7, 126, 127), (words, said)
+        assert "Traceback" not in said.stderr, (words, said)
+        assert len(re.findall(r"^error: ", said.stderr, re.M)) <= len(words), (words, said)
+    assert place("exec", "c1", "echo", "alive").stdout == "alive\n"
