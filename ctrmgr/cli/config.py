@@ -96,7 +96,8 @@ def config_edit(args: Args) -> None:
 
 
 def _check(own: Record, file: str, text: str) -> ProfileSpec:
-    from ctrmgr.spec import profile, source
+    from ctrmgr import source
+    from ctrmgr.spec import profile
 
     document = source.parse(file, text)
     if isinstance(document.data, dict) and document.data.pop("profiles", own.profiles) != own.profiles:

@@ -43,7 +43,8 @@ def _read(path: str) -> str:
 
 
 def _validate(name: str, text: str) -> None:
-    from ctrmgr.spec import profile, source
+    from ctrmgr import source
+    from ctrmgr.spec import profile
 
     profile.validate(source.parse(name, text))
 

@@ -8,8 +8,9 @@ from difflib import get_close_matches
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ctrmgr import source
 from ctrmgr.errors import SpecError
-from ctrmgr.spec import device, keys, source
+from ctrmgr.spec import device, keys
 
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 

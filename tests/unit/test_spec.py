@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctrmgr import source
 from ctrmgr.errors import SpecError
-from ctrmgr.spec import device, keys, profile, source, values
+from ctrmgr.spec import device, keys, profile, values
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
