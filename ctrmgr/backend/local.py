@@ -64,6 +64,8 @@ def compiled(wish: Wish, image: Image) -> list[list[str]]:
 
 def create(wish: Wish) -> str:
     """Make an instance and return its name. Raises SpecError, NotFoundError, ConflictError, HostError."""
+    if os.geteuid():
+        raise HostError("making an instance needs root: ordinary users cannot yet", hint="run it with sudo")
     name = record.check_name(wish.name or made_up_name())
     repair.sweep()
     state.make_dir(record.instances_dir())

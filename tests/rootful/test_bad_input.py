@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shlex
 import shutil
+import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +18,16 @@ from pathlib import Path
 import pytest
 
 from ctrmgr.cli import main
-from tests.conftest import Ctr, same
+from tests.conftest import ROOT, Ctr, same
 
+AS_USER = """
+import os, sys
+sys.path.insert(0, sys.argv.pop(1))
+from ctrmgr.cli.main import main  # before the rights to read it are gone
+import ctrmgr.cli.launch
+os.setgroups([]), os.setresgid(1000, 1000, 1000), os.setresuid(1000, 1000, 1000)
+sys.exit(main())
+"""
 FUSE = "type=unix-char source=/dev/fuse"
 LAUNCH = "launch builtin:busybox x -p no-network"
 
@@ -151,6 +163,44 @@ def test_one_line_and_nothing_lost(place: Ctr, line: str, code: int, named: str,
     assert not rest or re.fullmatch(r"\nhint: [^\n]+\n", rest), done.stderr
     assert hint in rest, done.stderr
     same(before, place.traces())
+
+
+@pytest.mark.parametrize("line", ["launch builtin:busybox x", "create builtin:busybox x"])
+def test_an_ordinary_user_is_told_before_anything_is_made(line: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:
+        os.chown(home, 1000, 1000)
+        env = {"PATH": "/usr/bin:/bin", "HOME": home, "CTRMGR_LIBEXEC": os.environ["CTRMGR_LIBEXEC"]}
+        words = [sys.executable, "-c", AS_USER, str(ROOT), *line.split()]
+        done = subprocess.run(words, env=env, capture_output=True, text=True)
+        assert done.returncode == 5, done
+        assert done.stderr.startswith("error: making an instance needs root") and "sudo" in done.stderr
+        assert os.listdir(home) == []
+
+
+def test_a_device_that_vanished_between(place: Ctr, tmp_path: Path) -> None:
+    """Configured while it was there, gone when the instance starts: nothing starts, nothing is lost, a new try works."""
+    (tmp_path / "disk").write_bytes(bytes(1 << 20))
+    node = tmp_path / "node"
+    loop = subprocess.check_output(["losetup", "--find", "--show", tmp_path / "disk"], text=True).strip()
+    try:
+        number = os.stat(loop).st_rdev
+        os.mknod(node, stat.S_IFBLK | 0o600, number)
+        place("attach-device", "s1", "disk", "type=unix-block", f"source={node}", "path=/dev/sda")
+        node.unlink()
+        before = place.traces()
+        said = place("start", "s1", code=5).stderr
+        assert f"`{node}`" in said and "required=false" in said
+        node.mkdir()
+        assert "is a directory" in place("start", "s1", code=2).stderr
+        node.rmdir()
+        same(before, place.traces())
+        os.mknod(node, stat.S_IFBLK | 0o600, number)
+        place("start", "s1")
+        assert place("exec", "s1", "stat", "-c", "%F", "/dev/sda").stdout == "block special file\n"
+    finally:
+        place("stop", "s1", "--force", code=None)
+        place("detach-device", "s1", "disk", code=None)
+        subprocess.run(["losetup", "-d", loop], check=True)
 
 
 def test_every_verb_is_here() -> None:
