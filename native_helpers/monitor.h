@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
- * One instance's monitor: it starts the instance (start.c, child.c), then keeps what is needed to attach to it,
- * freeze it and end it (monitor.c, control.c, devices.c, holders.c). */
+ * One instance's monitor: it starts the instance (start.c, child.c and what start.h names), then keeps what is needed
+ * to attach to it, freeze it and end it (monitor.c, control.c, devices.c, holders.c). */
 #pragma once
 #include "common.h"
 #include "control.h"
@@ -56,9 +56,10 @@ struct monitor {
 	bool stopping, restarted;
 };
 
+/* prepare.c: the plan, our programs, the cgroups; nothing is changed yet. */
+int monitor_open(struct monitor *m, struct failure *f);
+
 /* start.c */
-int monitor_open(struct monitor *m,
-		 struct failure *f); /* plan, programs, cgroups; nothing is changed yet but the lock */
 int monitor_start(struct monitor *m, struct failure *f);
 void state_write(struct monitor *m, bool frozen);
 void monitor_clean(struct monitor *m); /* cgroups, what the run directory holds */

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
  * From a plan to a running init, in the order of docs/concepts/design.md, "Starting". */
-#include "monitor.h"
+#include "start.h"
 
 #include "priv_net.h"
 
 #include <arpa/inet.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -18,45 +16,6 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <time.h>
-
-#define PLAN_SIZE_MAX (1 << 20)
-#define TTY_GROUP     5 /* in every distribution; devpts hands terminals to it */
-
-/* What only the start needs. */
-struct start {
-	struct monitor *m;
-	int layer[PLAN_LAYERS], device[PLAN_DEVICES];
-	int own, pidns, sync, report; /* own: the instance's directory, in the monitor's mount namespace */
-};
-
-static int read_plan(struct monitor *m, struct failure *f)
-{
-	struct stat s;
-
-	errno = EFBIG;
-	if (fstat(FD_PLAN, &s) || s.st_size > PLAN_SIZE_MAX)
-		return fail(f, "read the plan", "fstat");
-	m->text_size = (size_t)s.st_size + 1;
-	m->text = mmap(NULL, m->text_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (m->text == MAP_FAILED || pread(FD_PLAN, m->text, (size_t)s.st_size, 0) != s.st_size)
-		return fail(f, "read the plan", "pread");
-	return plan_parse(&m->plan, m->text, f);
-}
-
-/* Our own programs lie together, wherever that is. */
-static int sibling(const char *name)
-{
-	char path[4096];
-	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 64);
-	char *slash;
-
-	if (length < 0)
-		return -1;
-	path[length] = '\0';
-	slash = strrchr(path, '/');
-	strcpy(slash + 1, name);
-	return open(path, O_PATH | O_CLOEXEC);
-}
 
 static int take_lock(struct monitor *m, struct failure *f)
 {
@@ -74,107 +33,6 @@ static int take_lock(struct monitor *m, struct failure *f)
 	if (fstat(m->lock, &s) || !s.st_nlink)
 		return fail(f, "take the instance's lock", "another command has cleaned up meanwhile");
 	return 0;
-}
-
-int monitor_open(struct monitor *m, struct failure *f)
-{
-	int error;
-
-	m->proc = priv_proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	m->exe = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-	m->host_mounts = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
-	if (m->proc < 0 || m->exe < 0 || m->host_mounts < 0)
-		return fail(f, "look at myself", "`/proc` is not mounted");
-	if (read_plan(m, f))
-		return -1;
-	m->root_uid = plan_map(m->plan.uid, m->plan.uids, 0);
-	m->root_gid = plan_map(m->plan.gid, m->plan.gids, 0);
-	m->dead_uid = plan_unmapped(m->plan.uid, m->plan.uids);
-	m->dead_gid = plan_unmapped(m->plan.gid, m->plan.gids);
-	errno = EINVAL;
-	if (m->root_uid == UINT32_MAX || m->root_gid == UINT32_MAX)
-		return fail(f, "map ids", "the plan gives the instance no root");
-	if (!strcmp(m->plan.init, "builtin") && (m->init_program = sibling("ctrmgr-init")) < 0)
-		return fail(f, "find our init", "`ctrmgr-init` is not beside `ctrmgr-monitor`");
-	error = confine_load(&m->plan.confinement);
-	errno = -error;
-	if (error)
-		return fail(f, "read the seccomp filter", "`%s`", m->plan.confinement.seccomp);
-	return cgroups_find(m, f);
-}
-
-/* The instance's directory came as a descriptor of the starter's mount namespace, in which nothing can be cloned
- * from ours: it is opened again by its path, and must be the same. */
-static int open_again(int fd)
-{
-	char link[32], path[4096];
-	struct stat given, found;
-	ssize_t length;
-	int again;
-
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	length = readlink(link, path, sizeof(path) - 1);
-	if (length < 0)
-		return -1;
-	path[length] = '\0';
-	again = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	errno = ESTALE;
-	if (again >= 0 &&
-	    (fstat(fd, &given) || fstat(again, &found) || given.st_ino != found.st_ino || given.st_dev != found.st_dev))
-		close_fd(&again);
-	return again;
-}
-
-/* What was a device when it was configured may be anything now. */
-static int check_device(const struct plan_device *d, int fd, struct failure *f)
-{
-	struct stat s;
-	const char *what;
-
-	if (fstat(fd, &s))
-		return fail(f, "open the device", "device `%s`: `%s`", d->name, d->source);
-	if ((d->block && S_ISBLK(s.st_mode)) || (!d->block && S_ISCHR(s.st_mode)))
-		return 0;
-	what = S_ISBLK(s.st_mode)   ? "a block device"
-	       : S_ISCHR(s.st_mode) ? "a character device"
-	       : S_ISDIR(s.st_mode) ? "a directory"
-	       : S_ISREG(s.st_mode) ? "a regular file"
-				    : "no device node";
-	errno = ENODEV;
-	return fail(f, "check the device", "device `%s`: `%s` is %s", d->name, d->source, what);
-}
-
-static int open_devices(struct start *s, struct failure *f)
-{
-	const struct plan *p = &s->m->plan;
-
-	for (size_t i = 0; i < p->devices; i++) {
-		s->device[i] = open(p->device[i].source, O_PATH | O_CLOEXEC);
-		if (s->device[i] < 0 && p->device[i].required)
-			return fail(f, "open the device", "device `%s`: `%s`", p->device[i].name, p->device[i].source);
-		if (s->device[i] >= 0 && check_device(&p->device[i], s->device[i], f))
-			return -1;
-	}
-	return 0;
-}
-
-/* A mount namespace of our own, and everything that the host has to give while we still see it. */
-static int leave_host(struct start *s, struct failure *f)
-{
-	struct plan *p = &s->m->plan;
-
-	s->pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-	if (unshare(CLONE_NEWNS))
-		return fail(f, "make the monitor's mount namespace", "unshare: mount namespaces");
-	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
-		return fail(f, "make the monitor's mount namespace", "mount");
-	s->own = open_again(FD_INSTANCE);
-	if (s->own < 0)
-		return fail(f, "open the instance's directory", "`%s`", p->name);
-	for (size_t i = 0; i < p->layers; i++)
-		if ((s->layer[i] = open(p->layer[i], O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
-			return fail(f, "open a layer", "`%s`", p->layer[i]);
-	return open_devices(s, f);
 }
 
 static int spawn(struct start *s, struct failure *f)
@@ -232,72 +90,12 @@ static int map_ids(struct start *s, struct failure *f)
 	return write(s->sync, "m", 1) == 1 ? 0 : fail(f, "talk to init", "write");
 }
 
-static int namespace_of(struct monitor *m, const char *kind)
+int start_namespace(struct monitor *m, const char *kind)
 {
 	char path[40];
 
 	snprintf(path, sizeof(path), "%d/ns/%s", m->init, kind);
 	return openat(m->proc, path, O_RDONLY | O_CLOEXEC);
-}
-
-static int build_root(struct start *s, struct failure *f)
-{
-	struct monitor *m = s->m;
-	struct priv_overlay overlay = {m->root_uid, m->root_gid};
-	struct priv_layer lower = {.read_only = 1}, upper = {0};
-	OWNED int userns = m->plan.shifted ? -1 : namespace_of(m, "user"), place = -1, mount = -1;
-	int in[PRIV_FDS], count = 2, failed = 0;
-	struct stat below, top;
-
-	place = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	in[0] = place;
-	if (priv_call(PRIV_LAYER, &upper, sizeof(upper), (int[]){s->own, userns}, 2, &in[1], f))
-		return -1;
-	for (size_t i = 0; !failed && i < m->plan.layers; i++, count += !failed)
-		failed = priv_call(PRIV_LAYER, &lower, sizeof(lower), (int[]){s->layer[i], userns}, 2, &in[count], f);
-	if (!failed)
-		failed = priv_call(PRIV_OVERLAY, &overlay, sizeof(overlay), in, count, &mount, f);
-	while (--count >= 1)
-		close_fd(&in[count]);
-	if (failed)
-		return -1;
-	/* The instance's tree becomes the monitor's own root: no path that it resolves from here on leads to the host,
-	 * and no mount of the host is kept busy by us. */
-	if (sys_move_mount(mount, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH))
-		return fail(f, "enter the instance's root", "move_mount");
-	if (fchdir(mount) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/"))
-		return fail(f, "enter the instance's root", "pivot_root");
-	/* Whoever enters this mount namespace begins at what is on top of its root: that must be this tree, not the
-	 * host. */
-	if (stat("/", &below) || stat("/..", &top))
-		return fail(f, "enter the instance's root", "stat");
-	if (below.st_dev != top.st_dev) {
-		errno = EXDEV;
-		return fail(f, "enter the instance's root", "the host's root lies over it");
-	}
-	m->root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	return m->root < 0 ? fail(f, "enter the instance's root", "open") : 0;
-}
-
-static int mount_dev(struct monitor *m, struct failure *f)
-{
-	struct priv_dev request = {m->root_uid, m->root_gid, plan_map(m->plan.gid, m->plan.gids, TTY_GROUP)};
-	OWNED int point = -1;
-
-	if (request.tty_gid == UINT32_MAX)
-		request.tty_gid = m->root_gid;
-	if (priv_call(PRIV_DEV, &request, sizeof(request), NULL, 0, &m->dev, f))
-		return -1;
-	priv_fs_ids(m->root_uid, m->root_gid);
-	mkdirat(m->root, "dev", 0755);
-	priv_fs_ids(0, 0);
-	point = sys_openat2(m->root, "dev", O_PATH | O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
-	if (point < 0)
-		return fail(f, "mount /dev",
-			    errno == ENOSYS || errno == EPERM ? "openat2" : "`/dev` in the image is no directory");
-	if (sys_move_mount(m->dev, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
-		return fail(f, "mount /dev", "move_mount");
-	return 0;
 }
 
 static bool to_address(const struct plan_address *from, struct address *to)
@@ -311,7 +109,7 @@ static int link_up(struct monitor *m, struct net_inside *inside, struct failure 
 {
 	const struct plan *p = &m->plan;
 	struct net_link link = {.mtu = p->mtu};
-	OWNED int netns = namespace_of(m, "net");
+	OWNED int netns = start_namespace(m, "net");
 
 	snprintf(link.bridge, sizeof(link.bridge), "%.15s", p->bridge);
 	snprintf(link.host, sizeof(link.host), "%.15s", p->host_link);
@@ -328,74 +126,6 @@ static int link_up(struct monitor *m, struct net_inside *inside, struct failure 
 		if (!to_address(&p->gateway[i], &inside->gateway[inside->gateways++]))
 			return fail(f, "read the plan", "`%s` is no address", p->gateway[i].address);
 	return PRIV_CALL(PRIV_LINK, &link, NULL, f, netns);
-}
-
-/* In the instance's namespaces, but with the host's user namespace: what is mounted here is locked for the
- * instance, which gets only a slave copy of the tree. */
-static _Noreturn void mounter(struct start *s, const struct net_inside *inside, int report)
-{
-	struct monitor *m = s->m;
-	bool host = m->plan.net == NET_HOST;
-	struct priv_kernel_mounts request = {.host_network = host, .cgroup = 1, .uid = m->root_uid, .gid = m->root_gid};
-	struct failure f = {0};
-	int failed;
-
-	request.tty_gid = plan_map(m->plan.gid, m->plan.gids, TTY_GROUP);
-	if (request.tty_gid == UINT32_MAX)
-		request.tty_gid = m->root_gid;
-	if (setns(m->pidfd, (host ? 0 : CLONE_NEWNET) | CLONE_NEWIPC | CLONE_NEWCGROUP))
-		failed = fail(&f, "enter the instance's namespaces", "setns");
-	else
-		failed = (!host && priv_call(PRIV_INSIDE, inside, sizeof(*inside), NULL, 0, NULL, &f)) ||
-			 PRIV_CALL(PRIV_KERNEL_MOUNTS, &request, NULL, &f, m->root);
-	if (failed)
-		(void)!write(report, &f, sizeof(f));
-	_exit(failed ? 1 : 0);
-}
-
-static int kernel_mounts(struct start *s, const struct net_inside *inside, struct failure *f)
-{
-	struct monitor *m = s->m;
-	OWNED int reading = -1;
-	int channel[2], status;
-	ssize_t said;
-	pid_t pid;
-
-	if (pipe2(channel, O_CLOEXEC))
-		return fail(f, "mount /proc and /sys", "pipe");
-	reading = channel[0];
-	if (setns(m->pidfd, CLONE_NEWPID)) {
-		close(channel[1]);
-		return fail(f, "enter the instance's namespaces", "setns");
-	}
-	pid = fork();
-	if (pid == 0)
-		mounter(s, inside, channel[1]);
-	close(channel[1]);
-	if (setns(s->pidns, CLONE_NEWPID) || pid < 0)
-		return fail(f, "mount /proc and /sys", "fork");
-	errno = EIO;
-	said = read(reading, f, sizeof(*f));
-	waitpid(pid, &status, 0);
-	if (said == (ssize_t)sizeof(*f))
-		return -1;
-	return status ? fail(f, "mount /proc and /sys", "the mounter died") : 0;
-}
-
-static int mask_paths(struct monitor *m, struct failure *f)
-{
-	const struct plan *p = &m->plan;
-	struct priv_mask request = {0};
-
-	for (size_t i = 0; !p->nesting && i < p->masks + p->readonlys; i++) {
-		const char *path = i < p->masks ? p->mask[i] : p->readonly[i - p->masks];
-
-		request.read_only = i >= p->masks;
-		snprintf(request.path, sizeof(request.path), "%.255s", path + (path[0] == '/'));
-		if (PRIV_CALL(PRIV_MASK, &request, NULL, f, m->root, m->dev))
-			return -1;
-	}
-	return 0;
 }
 
 static int plan_devices(struct start *s, struct failure *f)
@@ -463,11 +193,11 @@ static int start_steps(struct start *s, struct failure *f)
 	char made;
 
 	cgroups_remove(m); /* what a killed monitor left; the lock says that it is nobody's */
-	if (cgroups_create(m, f) || leave_host(s, f))
+	if (cgroups_create(m, f) || start_leave_host(s, f))
 		return -1;
 	confine_keyring();
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	if (spawn(s, f) || map_ids(s, f) || build_root(s, f) || mount_dev(m, f))
+	if (spawn(s, f) || map_ids(s, f) || start_root(s, f) || start_dev(m, f))
 		return -1;
 	if (read(s->sync, &made, 1) != 1 || made != 'n') {
 		errno = EIO;
@@ -476,7 +206,7 @@ static int start_steps(struct start *s, struct failure *f)
 	}
 	if (m->plan.net == NET_BRIDGE && link_up(m, &inside, f))
 		return -1;
-	if (kernel_mounts(s, &inside, f) || mask_paths(m, f))
+	if (start_kernel_mounts(s, &inside, f) || start_mask(m, f))
 		return -1;
 	failed = PRIV_CALL(PRIV_CONSOLE, &console, pty, f, m->root, m->dev);
 	m->console = pty[0];

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * What a start takes from the host while it still sees it: the plan, our own programs, layers, devices. */
+#include "start.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#define PLAN_SIZE_MAX (1 << 20)
+
+static int read_plan(struct monitor *m, struct failure *f)
+{
+	struct stat s;
+
+	errno = EFBIG;
+	if (fstat(FD_PLAN, &s) || s.st_size > PLAN_SIZE_MAX)
+		return fail(f, "read the plan", "fstat");
+	m->text_size = (size_t)s.st_size + 1;
+	m->text = mmap(NULL, m->text_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (m->text == MAP_FAILED || pread(FD_PLAN, m->text, (size_t)s.st_size, 0) != s.st_size)
+		return fail(f, "read the plan", "pread");
+	return plan_parse(&m->plan, m->text, f);
+}
+
+/* Our own programs lie together, wherever that is. */
+static int sibling(const char *name)
+{
+	char path[4096];
+	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 64);
+	char *slash;
+
+	if (length < 0)
+		return -1;
+	path[length] = '\0';
+	slash = strrchr(path, '/');
+	strcpy(slash + 1, name);
+	return open(path, O_PATH | O_CLOEXEC);
+}
+
+int monitor_open(struct monitor *m, struct failure *f)
+{
+	int error;
+
+	m->proc = priv_proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	m->exe = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	m->host_mounts = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	if (m->proc < 0 || m->exe < 0 || m->host_mounts < 0)
+		return fail(f, "look at myself", "`/proc` is not mounted");
+	if (read_plan(m, f))
+		return -1;
+	m->root_uid = plan_map(m->plan.uid, m->plan.uids, 0);
+	m->root_gid = plan_map(m->plan.gid, m->plan.gids, 0);
+	m->dead_uid = plan_unmapped(m->plan.uid, m->plan.uids);
+	m->dead_gid = plan_unmapped(m->plan.gid, m->plan.gids);
+	errno = EINVAL;
+	if (m->root_uid == UINT32_MAX || m->root_gid == UINT32_MAX)
+		return fail(f, "map ids", "the plan gives the instance no root");
+	if (!strcmp(m->plan.init, "builtin") && (m->init_program = sibling("ctrmgr-init")) < 0)
+		return fail(f, "find our init", "`ctrmgr-init` is not beside `ctrmgr-monitor`");
+	error = confine_load(&m->plan.confinement);
+	errno = -error;
+	if (error)
+		return fail(f, "read the seccomp filter", "`%s`", m->plan.confinement.seccomp);
+	return cgroups_find(m, f);
+}
+
+/* The instance's directory came as a descriptor of the starter's mount namespace, in which nothing can be cloned
+ * from ours: it is opened again by its path, and must be the same. */
+static int open_again(int fd)
+{
+	char link[32], path[4096];
+	struct stat given, found;
+	ssize_t length;
+	int again;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	length = readlink(link, path, sizeof(path) - 1);
+	if (length < 0)
+		return -1;
+	path[length] = '\0';
+	again = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	errno = ESTALE;
+	if (again >= 0 &&
+	    (fstat(fd, &given) || fstat(again, &found) || given.st_ino != found.st_ino || given.st_dev != found.st_dev))
+		close_fd(&again);
+	return again;
+}
+
+/* What was a device when it was configured may be anything now. */
+static int check_device(const struct plan_device *d, int fd, struct failure *f)
+{
+	struct stat s;
+	const char *what;
+
+	if (fstat(fd, &s))
+		return fail(f, "open the device", "device `%s`: `%s`", d->name, d->source);
+	if ((d->block && S_ISBLK(s.st_mode)) || (!d->block && S_ISCHR(s.st_mode)))
+		return 0;
+	what = S_ISBLK(s.st_mode)   ? "a block device"
+	       : S_ISCHR(s.st_mode) ? "a character device"
+	       : S_ISDIR(s.st_mode) ? "a directory"
+	       : S_ISREG(s.st_mode) ? "a regular file"
+				    : "no device node";
+	errno = ENODEV;
+	return fail(f, "check the device", "device `%s`: `%s` is %s", d->name, d->source, what);
+}
+
+static int open_devices(struct start *s, struct failure *f)
+{
+	const struct plan *p = &s->m->plan;
+
+	for (size_t i = 0; i < p->devices; i++) {
+		s->device[i] = open(p->device[i].source, O_PATH | O_CLOEXEC);
+		if (s->device[i] < 0 && p->device[i].required)
+			return fail(f, "open the device", "device `%s`: `%s`", p->device[i].name, p->device[i].source);
+		if (s->device[i] >= 0 && check_device(&p->device[i], s->device[i], f))
+			return -1;
+	}
+	return 0;
+}
+
+int start_leave_host(struct start *s, struct failure *f)
+{
+	struct plan *p = &s->m->plan;
+
+	s->pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+	if (unshare(CLONE_NEWNS))
+		return fail(f, "make the monitor's mount namespace", "unshare: mount namespaces");
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return fail(f, "make the monitor's mount namespace", "mount");
+	s->own = open_again(FD_INSTANCE);
+	if (s->own < 0)
+		return fail(f, "open the instance's directory", "`%s`", p->name);
+	for (size_t i = 0; i < p->layers; i++)
+		if ((s->layer[i] = open(p->layer[i], O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
+			return fail(f, "open a layer", "`%s`", p->layer[i]);
+	return open_devices(s, f);
+}

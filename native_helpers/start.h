@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * The steps of a start, by the file in which they are. Each returns 0, or -1 with `f` filled. */
+#pragma once
+#include "monitor.h"
+#include "priv_net.h"
+
+/* What only the start needs. */
+struct start {
+	struct monitor *m;
+	int layer[PLAN_LAYERS], device[PLAN_DEVICES];
+	int own, pidns, sync, report; /* own: the instance's directory, in the monitor's mount namespace */
+};
+
+/* prepare.c: a mount namespace of our own, and everything that the host has to give while we still see it. */
+int start_leave_host(struct start *s, struct failure *f);
+
+/* root.c */
+int start_root(struct start *s, struct failure *f); /* afterwards it is the monitor's own, too */
+int start_dev(struct monitor *m, struct failure *f);
+int start_kernel_mounts(struct start *s, const struct net_inside *inside, struct failure *f);
+int start_mask(struct monitor *m, struct failure *f);
+
+/* start.c: a descriptor of init's, by the kernel's name for it. */
+int start_namespace(struct monitor *m, const char *kind);
