@@ -18,14 +18,16 @@ from ctrmgr.plan import network, template
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ctrmgr.images.store import Image
     from ctrmgr.plan.instance import Claims
 
     Devices = Mapping[str, Mapping[str, str]]
+    Mend = Callable[[str, spawn.Report], bool]
 
 CANNOT_IDMAP = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+NO_LABEL = (errno.ENOENT, errno.EINVAL)
 
 
 class Wish:
@@ -191,9 +193,10 @@ def _start(name: str) -> None:
         _replan(name)
     try:
         report = spawn.monitor("start", f"{path}/plan", path, run)
-        for mend in (_mend_plan, _mend_filter, _mend_link, _mend_layers):
-            if report.error and mend(name, report):
-                report = spawn.monitor("start", f"{path}/plan", path, run)
+        mends: list[Mend] = [_mend_plan, _mend_filter, _mend_label, _mend_link, _mend_layers]
+        while report.error and (mend := _mended(name, report, mends)):
+            mends.remove(mend)
+            report = spawn.monitor("start", f"{path}/plan", path, run)
     except FileNotFoundError as error:
         raise state.corrupt(str(error.filename), 1, "is missing") from None
     crash("start-done")
@@ -203,6 +206,11 @@ def _start(name: str) -> None:
         except (CtrmgrError, OSError):
             pass  # the next command tries again; what went wrong first is what the user must see
         raise control.failure(name, report.step, report.detail, report.error)
+
+
+def _mended(name: str, report: spawn.Report, mends: list[Mend]) -> Mend | None:
+    """The first that makes another try worth it; each helps once."""
+    return next((mend for mend in mends if mend(name, report)), None)
 
 
 # What a start may lack and can be given: each looks at how it failed and says whether another try is worth it.
@@ -231,6 +239,14 @@ def _mend_filter(name: str, report: spawn.Report) -> bool:
         return False  # no filter at all can be loaded here, as the start said
     for path in paths:
         state.unlink(path + "~")
+    return True
+
+
+def _mend_label(name: str, report: spawn.Report) -> bool:
+    """The AppArmor profile was loaded when the plan was made and is not now; or AppArmor is off."""
+    if report.step != "confine init" or "AppArmor" not in report.detail or report.error not in NO_LABEL:
+        return False
+    _replan(name)
     return True
 
 

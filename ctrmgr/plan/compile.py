@@ -68,6 +68,7 @@ def compile_template(
     rows.append(["seccomp", seccomp.compiled(policy)])
     if not config and not devices and not ignore_unsupported:
         files = [rows[-1][1], __file__, keys.__file__, limits.__file__, seccomp.default_policy_path(), "/etc/subuid"]
+        files.append(f"/etc/apparmor.d/{APPARMOR}")
         template.store(image, profiles, rows, files)
     return rows
 

@@ -168,7 +168,7 @@ def fill(
 ) -> list[list[str]]:
     """The whole plan of the instance `name`.
 
-    `old` is the plan that it had before, whose MAC addresses and host links it keeps. Raises SpecError when `raw.idmap`
+    `old` is the plan that it had before, whose MAC addresses, host links and copied layers it keeps. Raises SpecError when `raw.idmap`
     does not fit the range that was claimed.
     """
     # "/" in a name or a tab in a hostname was refused when the name was parsed.
@@ -181,15 +181,26 @@ def fill(
     links = []
     for link, address in zip(needs(template).links, claims.addresses, strict=True):
         links += _link(link, address, kept.get(link.inside))
+    copied = _copied_layers(ours, old)
     plan = [["ctrmgr-plan", "1"], ["name", name], *ours]
     for row in template:
+        if row[0] == "layer" and copied:
+            continue
         if row[0] == "@cpus":
             plan.append(_cpus(row, claims))
         elif row[0][0] != "@":
             plan.append(list(row))
         if row[0] == "net":
             plan += links
-    return plan
+    return plan + copied
+
+
+def _copied_layers(ours: Sequence[Sequence[str]], old: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The rows of layers that were copied with shifted owners, as long as the owners are the same."""
+    maps = [[row for row in rows if row[0] in ("uidmap", "gidmap")] for rows in (ours, old)]
+    if ["shifted", "1"] not in old or maps[0] != maps[1]:
+        return []
+    return [list(row) for row in old if row[0] in ("layer", "shifted")]
 
 
 def _cpus(row: Sequence[str], claims: Claims) -> list[str]:

@@ -129,7 +129,7 @@ def test_done_without(ready: Ctr, lacking: list[Refusal]) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM], ids=errno.errorcode.get)
 def test_a_shifted_copy_where_nothing_can_be_idmapped(ready: Ctr, number: int) -> None:
     before = ready.traces()
-    said = run(ready, *LAUNCH, lacking=[Refusal("mount_setattr", number)])
+    said = run(ready, *LAUNCH, "-c", "limits.processes=50", lacking=[Refusal("mount_setattr", number)])
     assert "note: this host cannot idmap" in said.stderr
     info = json.loads(ready("info", "c1", "-f", "json").stdout)
     assert info["root"] == "copied with shifted owners"
@@ -142,10 +142,24 @@ def test_a_shifted_copy_where_nothing_can_be_idmapped(ready: Ctr, number: int) -
     options = {line.split()[1]: line.split()[3].split(",") for line in mounts}
     assert "ro" in options["/proc/irq"] and "nosuid" in options["/proc/irq"]
     assert "ro" in options["/proc/keys"]
-    ready("restart", "c1")
+    said = run(ready, "config", "set", "c1", "limits.processes=40", lacking=[Refusal("mount_setattr", number)])
+    assert said.stderr == ""  # it is live, and nothing waits for the next start
+    said = run(ready, "restart", "c1", lacking=[Refusal("mount_setattr", number)])
+    assert said.stderr == ""  # nothing was copied again
     assert ready("exec", "c1", "cat", "/etc/mine").stdout == "kept\n"
+
     ready("delete", "--force", "c1")
     same(before, ready.traces())
+
+
+def test_two_things_can_be_missing_at_a_start(ready: Ctr) -> None:
+    """Idmaps, and the bridge: a network namespace has none when it is new."""
+    words = ["unshare", "--net", *ready.argv, "launch", "builtin:busybox", "c1"]
+    done = subprocess.run(
+        words, env=ready.env, capture_output=True, timeout=120, preexec_fn=without(Refusal("mount_setattr"))
+    )
+    assert done.returncode == 0, done
+    assert "eth0" in ready("exec", "c1", "ip", "link").stdout
 
 
 @pytest.mark.parametrize(
