@@ -128,8 +128,11 @@ def test_done_without(ready: Ctr, lacking: list[Refusal]) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM], ids=errno.errorcode.get)
 def test_a_shifted_copy_where_nothing_can_be_idmapped(ready: Ctr, number: int) -> None:
+    limited = (*LAUNCH, "-c", "limits.processes=50")
+    ready(*limited)
+    ready("delete", "--force", "c1")
     before = ready.traces()
-    said = run(ready, *LAUNCH, "-c", "limits.processes=50", lacking=[Refusal("mount_setattr", number)])
+    said = run(ready, *limited, lacking=[Refusal("mount_setattr", number)])
     assert "note: this host cannot idmap" in said.stderr
     info = json.loads(ready("info", "c1", "-f", "json").stdout)
     assert info["root"] == "copied with shifted owners"
