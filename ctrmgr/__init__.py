@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
     from ctrmgr.backend.devices import Detached
     from ctrmgr.backend.info import Info
+    from ctrmgr.backend.inventory import Device
 
 __version__ = "0.1.0"
 __all__ = (
     "BackendError", "ConflictError", "CtrmgrError", "ExecResult", "HelperError", "HostError", "Instance", "NotFoundError",
-    "SpecError", "UnsupportedError", "create", "instances", "launch",
+    "SpecError", "UnsupportedError", "create", "devices", "instances", "launch",
 )  # fmt: skip
 
 
@@ -219,3 +220,14 @@ def instances() -> list[Instance]:
     from ctrmgr.backend import record
 
     return [Instance(name) for name in record.names()]
+
+
+def devices(*kinds: str) -> list[Device]:
+    """What this machine has that an instance can be given: all of it, or only some kinds (`"gpu", "infiniband"`, …).
+
+    Each has an `id` that stays when nodes are renumbered, its `nodes`, and the instances that hold it. Raises SpecError for an
+    unknown kind.
+    """
+    from ctrmgr.backend import catalog
+
+    return catalog.devices(kinds=kinds)

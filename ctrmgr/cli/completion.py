@@ -72,7 +72,7 @@ def words(line: list[str]) -> list[str]:
 
 
 def things(kind: str) -> list[str]:
-    """The names of all instances, images or profiles."""
+    """The names of all instances, images, profiles or devices."""
     if kind == "instance":
         from ctrmgr.backend import record
 
@@ -85,6 +85,14 @@ def things(kind: str) -> list[str]:
         from ctrmgr.plan import folders
 
         return sorted({name for name, _ in folders.names()})
+    if kind == "device":
+        from ctrmgr.backend import catalog
+
+        return [device.id for device in catalog.devices(holders=False)]
+    if kind == "device-kind":
+        from ctrmgr.backend import inventory
+
+        return list(inventory.KINDS)
     return []
 
 

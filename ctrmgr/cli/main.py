@@ -20,6 +20,7 @@ VERBS = {
     "create": "launch",
     "delete": "delete",
     "detach-device": "device",
+    "device": "devices",
     "exec": "exec",
     "freeze": "power",
     "help": "help",

@@ -56,6 +56,8 @@ def path(ctr: Ctr, tmp_path: Path) -> str:
         (["stop", "--for"], "--force", None),
         (["detach-device", "c1", "fuse", "--holders", ""], "freeze", None),
         (["launch", "builtin:busybox", "-p", ""], "no-network", None),
+        (["device", "list", ""], "infiniband", "launch"),
+        (["device", "show", "/dev/fu"], "/dev/fuse", None),
     ],
 )
 def test_completes(ctr: Ctr, path: str, shell: str, line: list[str], expected: str, other: str | None) -> None:

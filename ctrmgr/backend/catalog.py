@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every device of this machine that an instance can be given, under one roof, and which instances have it."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ctrmgr.backend import inventory, record
+from ctrmgr.backend.inventory import Device, Holder
+from ctrmgr.errors import CtrmgrError, NotFoundError, SpecError
+from ctrmgr.host import pci, usb
+from ctrmgr.kernel import control
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def devices(root: str = "/", *, kinds: Sequence[str] = (), holders: bool = True) -> list[Device]:
+    """Everything that can be passed, or what is of `kinds`, in the order of `inventory.KINDS`. Devices that others stand for are
+    left out: a GPU's nodes are in the GPU, not once more among the character devices.
+
+    `root` is another machine's recorded tree; what instances hold is only looked at for this one. Raises SpecError for a kind
+    that there is not.
+    """
+    for kind in kinds:
+        if kind not in inventory.KINDS:
+            raise SpecError(f"`{kind}` is no kind of device", hint=f"the kinds are {', '.join(inventory.KINDS)}")
+    names = pci.Names(root)
+    sticks = usb.devices(root)
+    found = [*inventory.gpus(root, names), *inventory.accelerators(root, names), *inventory.hcas(root, names)]
+    found += [*inventory.disks(root), *inventory.usb_devices(root, sticks)]
+    taken = {(node.kind, node.major, node.minor) for device in found for node in (*device.nodes, *device.needs)}
+    found += [device for device in inventory.chars(root, sticks) if not taken & _numbers(device)]
+    if holders and root == "/":
+        _hold(found)
+    return [device for device in found if not kinds or device.kind in kinds]
+
+
+def find(wanted: str, among: Sequence[Device]) -> Device:
+    """The device with this id, alias, name, node or PCI address; or the only one whose id begins so.
+
+    Raises NotFoundError, and SpecError naming the candidates when there are several.
+    """
+    address = pci.canonical(wanted) or "no address"
+    node = os.path.realpath(wanted) if wanted.startswith("/dev/") else ""
+    rules: tuple[Callable[[Device], bool], ...] = (
+        lambda device: wanted == device.id,
+        lambda device: wanted in device.aliases or address in (device.id, *device.aliases) or wanted == device.name,
+        lambda device: any(each.path in (wanted, node) for each in device.nodes),
+        lambda device: device.pci == address,
+        lambda device: any(_begins(word, wanted) for word in (device.id, *device.aliases)),
+    )
+    for rule in rules:
+        fitting = [device for device in among if rule(device)]
+        if len(fitting) > 1:
+            whole = [device for device in fitting if not device.part_of]
+            fitting = whole if len(whole) == 1 else fitting
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            listed = ", ".join(f"`{device.id}` ({device.kind})" for device in fitting)
+            raise SpecError(f"`{wanted}` fits {len(fitting)} devices", hint=f"say which: {listed}")
+    raise NotFoundError(f"this host has no device `{wanted}`", hint=_nearest(wanted, among))
+
+
+def _begins(word: str, start: str) -> bool:
+    """Whether a name begins so; no number is cut: `card1` does not begin `card10`."""
+    return len(start) > 3 and word.startswith(start) and not (start[-1].isdigit() and word[len(start)].isdigit())
+
+
+def _nearest(wanted: str, among: Sequence[Device]) -> str:
+    from difflib import get_close_matches
+
+    words = [word for device in among for word in (device.id, device.name, *device.aliases)]
+    near = get_close_matches(wanted, words, 1)
+    return f"did you mean `{near[0]}`?" if near else "`ctrmgr device list` shows what there is"
+
+
+# Who has what
+
+
+def _numbers(device: Device) -> set[tuple[str, int, int]]:
+    return {(node.kind, node.major, node.minor) for node in device.nodes}
+
+
+def _hold(found: Sequence[Device]) -> None:
+    """Fill in the holders: what running instances have now, and what the plans of the others name."""
+    by_number = {number: device for device in reversed(found) for number in _numbers(device)}
+    for name in record.names():
+        try:
+            held = _running(name) if record.is_running(name) else _planned(name)
+        except CtrmgrError:
+            continue  # a damaged or vanished instance must not hide the machine's devices
+        for device_name, number, live in held:
+            device = by_number.get(number)
+            if device:
+                device.holders.append(Holder(name, device_name, live))
+
+
+def _running(name: str) -> list[tuple[str, tuple[str, int, int], bool]]:
+    answer = control.ask(record.run_home(name), control.DEVICES).devices()
+    return [(device.name, (device.kind, device.major, device.minor), True) for device in answer]
+
+
+def _planned(name: str) -> list[tuple[str, tuple[str, int, int], bool]]:
+    found = []
+    for row in record.read_plan(record.home(name)):
+        if row[0] == "device":
+            try:
+                status = os.stat(row[3])
+            except OSError:
+                continue
+            kind = "block" if stat.S_ISBLK(status.st_mode) else "char"
+            found.append((row[1], (kind, os.major(status.st_rdev), os.minor(status.st_rdev)), False))
+    return found
