@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Info:
-    """`fields` in the order in which people want to read them; lists where there may be several."""
+    """`fields` in the order in which people want to read them; lists (of texts or of maps) where there may be several."""
 
     __slots__ = ("fields",)
 
@@ -36,7 +36,11 @@ def read(name: str) -> Info:
         "image": own.ref,
         "fingerprint": own.image,
         "profiles": own.profiles,
-        "ids": [f"{row[0][0]} {row[1]} → {row[2]} ({row[3]})" for row in plan if row[0] in ("uidmap", "gidmap")],
+        "ids": [
+            {"type": row[0][:3], "inside": int(row[1]), "host": int(row[2]), "count": int(row[3])}
+            for row in plan
+            if row[0] in ("uidmap", "gidmap")
+        ],
         "addresses": [f"{row[2]}/{row[3]}" for row in plan if row[0] == "address"],
         "devices": [_planned(row) for row in plan if row[0] == "device"],
         "root": "copied with shifted owners" if ["shifted", "1"] in plan else "overlay over idmapped layers",
@@ -48,8 +52,12 @@ def read(name: str) -> Info:
     return Info(fields)
 
 
-def _planned(row: Sequence[str]) -> str:
-    return f"{row[1]}: {row[2]} {row[3]} → {row[4]} {row[5]}:{row[6]} {row[7]} {row[8]}"
+def _planned(row: Sequence[str]) -> dict[str, object]:
+    _, name, kind, source, path, uid, gid, mode, access, required = row
+    return {
+        "name": name, "type": f"unix-{kind}", "source": source, "path": path, "uid": uid, "gid": gid, "mode": mode,
+        "access": access, "required": required == "required",
+    }  # fmt: skip
 
 
 def _running(name: str, plan: Sequence[Sequence[str]]) -> dict[str, object]:
@@ -61,8 +69,16 @@ def _running(name: str, plan: Sequence[Sequence[str]]) -> dict[str, object]:
         "monitor-pid": monitor,
         "started": _iso(started),
         "attached": [
-            f"{device.name}: {device.kind} {device.major}:{device.minor} at {device.path} "
-            f"{device.uid}:{device.gid} {device.mode:04o} {device.access}"
+            {
+                "name": device.name,
+                "type": f"unix-{device.kind}",
+                "number": f"{device.major}:{device.minor}",
+                "path": device.path,
+                "uid": device.uid,
+                "gid": device.gid,
+                "mode": f"{device.mode:04o}",
+                "access": device.access,
+            }
             for device in control.ask(run, control.DEVICES).devices()
         ],
         "open-fds": "held: descriptors that are open when a device is detached keep working",
@@ -78,7 +94,7 @@ def _cgroups(plan: Sequence[Sequence[str]]) -> dict[str, object]:
     places = {**host.v1, **({"unified": host.unified} if host.unified else {})}
     found: dict[str, object] = {
         "limits": [
-            f"{row[2]} = {_text(f'{places[row[1]]}/{path}/{row[2]}')} ({row[1]}, enforced)"
+            {"file": row[2], "value": _text(f"{places[row[1]]}/{path}/{row[2]}"), "hierarchy": row[1], "enforced": True}
             for row in plan
             if row[0] == "cgroup-file" and row[1] in places
         ]

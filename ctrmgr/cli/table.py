@@ -35,10 +35,15 @@ def print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, object]], for
 
 
 def print_object(fields: Mapping[str, object], form: str = "table") -> None:
-    """Print one object: `key: value` lines, or what `form` says."""
+    """Print one object: `key: value` lines, things of which there are several below their key; or what `form` says."""
     if form == "table":
         for key, value in fields.items():
-            print(f"{key}: {_text(value)}")
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                print(f"{key}:")
+                for item in value:
+                    print(f"  {_text(item)}")
+            else:
+                print(f"{key}: {_text(value)}")
     elif form == "json":
         import json
 
@@ -52,7 +57,11 @@ def print_object(fields: Mapping[str, object], form: str = "table") -> None:
 
 
 def _text(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_text(part)}" for key, part in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def size(count: int) -> str:

@@ -54,6 +54,13 @@ def local_folders(env: dict[str, str]) -> list[Path]:
     return sorted(path.parent if path.name == "simple" else path for path in found if path.is_dir())
 
 
+def readme_commands() -> tuple[str, str]:
+    """The two: each the only line of a block below that heading."""
+    section = (ROOT / "README.md").read_text().partition("\n## Two commands\n")[2].partition("\n## ")[0]
+    install, test = re.findall(r"^```\n(.+)\n```$", section, re.M)
+    return install, test
+
+
 class Root:
     """A root directory of `suite`, with this clone in /src."""
 
@@ -112,13 +119,14 @@ def test_both_commands(suite: str, tmp_path: Path, bridge: None) -> None:
     tmp_path.chmod(0o755)
     root = Root(suite, folder)
     try:
-        said = root.run("./scripts/demo")
+        install, test = readme_commands()
+        said = root.run(install)
         assert "ctrmgr works here" in said
         assert "the first sector of a real block device" in said
         assert re.search(r"crw-rw---- +1 user +render", said)
-        again = root.run("./scripts/demo")  # safe to run twice
+        again = root.run(install)  # safe to run twice
         assert "installing packages" not in again
-        tested = root.run("./scripts/test", "-q", *SELECTION)
+        tested = root.run(test, "-q", *SELECTION)
         assert re.search(r"\d+ passed", tested.splitlines()[-1])
     finally:
         for parent in Path("/sys/fs/cgroup").glob(f"**/ctrmgr-test-cleanroot-{os.getpid()}"):

@@ -26,7 +26,8 @@ def c1(ctr: Ctr) -> Ctr:
 
 
 def limits(ctr: Ctr) -> str:
-    return "\n".join(json.loads(ctr("info", "c1", "--format", "json").stdout).get("limits", []))
+    found = json.loads(ctr("info", "c1", "--format", "json").stdout).get("limits", [])
+    return "\n".join(f"{limit['file']} = {limit['value']} " for limit in found)
 
 
 def test_live_limits_reach_the_kernel(c1: Ctr) -> None:
