@@ -9,6 +9,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
+    from typing import Self, TypeVar
+
+    T = TypeVar("T")
 
 _set = object.__setattr__
 
@@ -27,6 +30,11 @@ class Value:
     def fields(self) -> dict[str, object]:
         """All fields by name, in the order of the constructor."""
         return {name: getattr(self, name) for name in type(self).__annotations__}
+
+    def replace(self, **fields: object) -> Self:
+        """The same with other values in these fields."""
+        make: Callable[..., Self] = type(self)
+        return make(**{**self.fields(), **fields})
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -225,12 +233,12 @@ class ContainerEdits(Value):
 
     def merged(self) -> ContainerEdits:
         """What is left when all are carried out in order: a later variable, node, mount or interface replaces one of the same name,
-        path or host interface, a hook runs once, and group 0 is passed over."""
+        path or host interface, a hook runs once, and group 0 is passed over. Mounts come in the order of their depth."""
         return ContainerEdits(
             last(self.env, variable),
             last(self.device_nodes, lambda node: node.path),
             last(self.net_devices, lambda device: device.host_interface_name),
-            last(self.mounts, lambda mount: mount.container_path),
+            sorted(last(self.mounts, lambda mount: mount.container_path), key=depth),
             dict.fromkeys(self.hooks),
             self.intel_rdt,
             dict.fromkeys(gid for gid in self.additional_gids if gid),
@@ -242,10 +250,9 @@ def variable(assignment: str) -> str:
     return assignment.partition("=")[0]
 
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    T = TypeVar("T")
+def depth(mount: Mount) -> int:
+    """How many directories lie above: what is mounted on another mount comes after it."""
+    return len([part for part in mount.container_path.split("/") if part])
 
 
 def last(values: Iterable[T], key: Callable[[T], Hashable]) -> Iterable[T]:

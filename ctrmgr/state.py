@@ -134,11 +134,11 @@ def write_flat(path: str, rows: Iterable[Sequence[str]]) -> None:
     write_file(path, dump_flat(rows))
 
 
-def write_file(path: str, data: bytes) -> None:
+def write_file(path: str, data: bytes, mode: int = 0o600) -> None:
     """Replace a file whole, by a rename. Raises HostError."""
     temporary = f"{path}.tmp{os.getpid()}"
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
             view = memoryview(data)
             while view:

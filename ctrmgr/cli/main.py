@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 VERBS = {
     "attach-device": "device",
+    "cdi": "cdi",
     "completion": "completion",
     "config": "config",
     "create": "launch",
