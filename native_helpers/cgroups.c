@@ -15,7 +15,7 @@ static bool listed(const char *list, const char *name)
 {
 	size_t length = strlen(name);
 
-	for (const char *at = list; (at = strstr(at, name)); at += length)
+	for (const char *at = list; length && (at = strstr(at, name)); at += length)
 		if ((at == list || at[-1] == ',') && (!at[length] || at[length] == ','))
 			return true;
 	return false;

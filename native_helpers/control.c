@@ -184,15 +184,16 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 	return true;
 }
 
+/* Of a client that sends more than one we want none. */
 static int descriptor_of(struct msghdr *message)
 {
 	struct cmsghdr *header = CMSG_FIRSTHDR(message);
-	int fd = -1;
+	OWNED int fd = -1;
 
 	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
 	    header->cmsg_len == CMSG_LEN(sizeof(int)))
 		memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-	return fd;
+	return message->msg_flags & MSG_CTRUNC ? -1 : take_fd(&fd);
 }
 
 void control_serve(struct monitor *m, struct client *c)
@@ -204,10 +205,11 @@ void control_serve(struct monitor *m, struct client *c)
 		char space[CMSG_SPACE(sizeof(int))];
 	} control;
 	struct iovec part = {&r, sizeof(r)};
+	/* not the size of the space, in whose padding the kernel would find room for a second one */
 	struct msghdr message = {
-		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
 	ssize_t length = recvmsg(c->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	OWNED int fd = length > 0 ? descriptor_of(&message) : -1;
+	OWNED int fd = length >= 0 ? descriptor_of(&message) : -1;
 	bool now = true;
 
 	if (length < 0 && errno == EAGAIN)
