@@ -75,7 +75,7 @@ class Device:
         self.driver, self.driver_version = driver, driver_version
         self.function, self.part_of = function, part_of
         self.nodes, self.needs = list(nodes), list(needs)
-        self.aliases = [alias for alias in dict.fromkeys(aliases) if alias and alias != id]
+        self.aliases = [alias for alias in dict.fromkeys(aliases) if alias and alias not in (id, name)]
         self.details = {key: value for key, value in (details or {}).items() if value not in ("", [], None, False)}
         self.notable = notable
         """Whether a list shows it without being asked for all: consoles and the kernel's memory are not."""

@@ -121,6 +121,9 @@ def _page80(device: str) -> str:
 
 
 def _identity(disk: Disk) -> str:
+    if disk.wwn.startswith("nvme.") and disk.serial:
+        # the kernel's own, in hexadecimal, where the namespace has none: udev's is the same to be read
+        return _word(f"nvme-{disk.model} {disk.serial} {sysfs.number(f'{disk.path}/nsid', 1)}")
     if disk.wwn:
         return _word(disk.wwn)
     uuid = sysfs.line(f"{disk.path}/dm/uuid") or sysfs.line(f"{disk.path}/md/uuid")

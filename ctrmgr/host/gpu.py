@@ -63,15 +63,17 @@ def gpus(root: str = "/") -> list[Gpu]:
         identity = address if function else _identity(path)
         gpu = found.setdefault(identity, Gpu(identity, function))
         if not function:
-            gpu.driver = sysfs.base(f"{path}/driver") or path.rpartition("/")[2]
+            # devices of the faux bus all have one driver there: their names say more
+            driver = sysfs.base(f"{path}/driver")
+            gpu.driver = driver if driver not in ("", "faux_driver") else path.rpartition("/")[2]
             gpu.driver_version = pci.module_version(path, gpu.driver, root)
         _drm_nodes(gpu, names, root)
     for card in nvidia.cards(root):
         function = pci.read(card.address, root)
         _nvidia(found.setdefault(card.address, Gpu(card.address, function)), card, root)
-    for function in pci.functions(root):
-        if function.class_id.startswith(DISPLAY) and function.address not in found and len(function.class_id) == 6:
-            found[function.address] = Gpu(function.address, function)
+    for address in pci.addresses(root, DISPLAY):
+        if address not in found:
+            found[address] = Gpu(address, pci.read(address, root))
     agents = amd.agents(root)
     for gpu in found.values():
         if gpu.vendor == "amd":

@@ -96,9 +96,19 @@ def read(address: str, root: str = "/") -> Function | None:
     return Function(address, sysfs.follow(link), root) if is_address(address) and os.path.isdir(link) else None
 
 
+def addresses(root: str = "/", base_class: str = "") -> list[str]:
+    """The addresses of all functions, or of those of a base class: `03` is the displays."""
+    folder = root.rstrip("/") + "/sys/bus/pci/devices"
+    return [
+        name
+        for name in sorted(sysfs.names(folder))
+        if is_address(name) and (not base_class or sysfs.hexa(f"{folder}/{name}/class").rjust(6, "0")[:2] == base_class)
+    ]
+
+
 def functions(root: str = "/") -> list[Function]:
     """All functions, by address."""
-    found = (read(name, root) for name in sorted(sysfs.names(f"{root.rstrip('/')}/sys/bus/pci/devices")))
+    found = (read(address, root) for address in addresses(root))
     return [function for function in found if function is not None]
 
 

@@ -50,7 +50,12 @@ def test_gpu(machine: Callable[..., str]) -> None:
 
 def test_a_device_stands_for_its_nodes(machine: Callable[..., str]) -> None:
     """No render node, kfd, verbs or USB node once more among the character devices; nor of partitions not in use."""
-    shown = [device for name in trees.NAMES for device in catalog.devices(machine(name), kinds=["unix-char"])]
+    shown = [
+        device
+        for name in trees.NAMES
+        if name != "virtual"
+        for device in catalog.devices(machine(name), kinds=["unix-char"])
+    ]
     assert {device.id for device in shown if device.notable} == {
         "/dev/vfio/19",
         "/dev/vfio/vfio",
@@ -164,6 +169,35 @@ def test_the_host_uses_it(machine: Callable[..., str]) -> None:
     assert rows["sda2"] == rows["zram0"] == ["host:[SWAP]"]
     assert rows["nvme0n1p2"] == ["host:dm-0"]
     assert rows["sdb"] == []
+
+
+def test_a_real_machine(machine: Callable[..., str]) -> None:
+    """A recording of one: what kernels really write."""
+    found = {device.name: device for device in catalog.devices(machine("virtual")) if device.notable}
+    assert [(name, device.id) for name, device in found.items() if device.kind in ("gpu", "infiniband")] == [
+        ("card0", "0000:00:07.0"),
+        ("card1", "faux/vgem"),
+        ("rxe0", "5054:00ff:fe00:0001"),
+    ]
+    assert found["card1"].driver == "vgem"
+    assert [node.role for node in (*found["rxe0"].nodes, *found["rxe0"].needs)] == ["verbs", "umad", "rdma_cm"]
+    chars = {name for name, device in found.items() if device.kind == "unix-char"}
+    assert chars >= {"ttyS0", "fuse", "cuse", "net/tun", "dma_heap/system", "uhid", "nvme0", "vport5p1"}
+    assert not chars & {"tty0", "ttyS1", "kmsg", "console", "infiniband/umad0", "dri/card1"}
+    assert [found[name].id for name in ("vda", "vde1", "nvme0n1")] == [
+        "virtio-lab-root",
+        "virtio-lab-data-part1",
+        "nvme-QEMU_NVMe_Ctrl_labnvme_1",
+    ]
+
+
+def test_recording(tmp_path: Path) -> None:
+    """What the recorder writes of this machine is the same machine to the readers."""
+    for path, (kind, content) in trees.record().items():
+        trees.put(tmp_path / path, kind, content)
+    for kinds in (["unix-char"], ["gpu", "accel", "infiniband"]):
+        here, there = (catalog.devices(root, kinds=kinds, holders=False) for root in ("/", str(tmp_path)))
+        assert [device.fields() for device in here] == [device.fields() for device in there]
 
 
 # This machine
