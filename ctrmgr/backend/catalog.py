@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ctrmgr.host.sysfs import Node
+
 
 def devices(root: str = "/", *, kinds: Sequence[str] = (), holders: bool = True) -> list[Device]:
     """Everything that can be passed, or what is of `kinds`, in the order of `inventory.KINDS`. Devices that others stand for are
@@ -31,8 +33,12 @@ def devices(root: str = "/", *, kinds: Sequence[str] = (), holders: bool = True)
     sticks = usb.devices(root)
     found = [*inventory.gpus(root, names), *inventory.accelerators(root, names), *inventory.hcas(root, names)]
     found += [*inventory.disks(root), *inventory.usb_devices(root, sticks)]
-    taken = {(node.kind, node.major, node.minor) for device in found for node in (*device.nodes, *device.needs)}
-    found += [device for device in inventory.chars(root, sticks) if not taken & _numbers(device)]
+    own = {number for device in found for number in _numbers(device.nodes)}
+    shared = {number for device in found for number in _numbers(device.needs)}
+    for device in inventory.chars(root, sticks):
+        if not own & _numbers(device.nodes):
+            device.notable = device.notable and not shared & _numbers(device.nodes)
+            found.append(device)
     if holders and root == "/":
         _hold(found)
     return [device for device in found if not kinds or device.kind in kinds]
@@ -81,13 +87,13 @@ def _nearest(wanted: str, among: Sequence[Device]) -> str:
 # Who has what
 
 
-def _numbers(device: Device) -> set[tuple[str, int, int]]:
-    return {(node.kind, node.major, node.minor) for node in device.nodes}
+def _numbers(nodes: Sequence[Node]) -> set[tuple[str, int, int]]:
+    return {(node.kind, node.major, node.minor) for node in nodes}
 
 
 def _hold(found: Sequence[Device]) -> None:
     """Fill in the holders: what running instances have now, and what the plans of the others name."""
-    by_number = {number: device for device in reversed(found) for number in _numbers(device)}
+    by_number = {number: device for device in reversed(found) for number in _numbers(device.nodes)}
     for name in record.names():
         try:
             held = _running(name) if record.is_running(name) else _planned(name)
