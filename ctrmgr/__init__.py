@@ -176,9 +176,9 @@ def launch(
     ignore_unsupported: bool = False,
 ) -> Instance:
     """Make an instance and start it. Without a name it gets one. Keys and devices are LXD's."""
-    from ctrmgr.backend import local
+    from ctrmgr.backend import create, local
 
-    wish = local.Wish(
+    wish = create.Wish(
         image,
         name,
         profiles=profiles,
@@ -201,9 +201,9 @@ def create(
     ignore_unsupported: bool = False,
 ) -> Instance:
     """Make an instance and leave it stopped."""
-    from ctrmgr.backend import local
+    from ctrmgr.backend import create as making
 
-    wish = local.Wish(
+    wish = making.Wish(
         image,
         name,
         profiles=profiles,
@@ -212,7 +212,7 @@ def create(
         ephemeral=ephemeral,
         ignore_unsupported=ignore_unsupported,
     )
-    return Instance(local.create(wish))
+    return Instance(making.create(wish))
 
 
 def instances() -> list[Instance]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from ctrmgr.backend import local
+from ctrmgr.backend import create, local
 from ctrmgr.cli.command import Argument, Command, Option, pairs
 from ctrmgr.errors import SpecError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ctrmgr.cli.command import Args
 
 
-def wish(args: Args) -> local.Wish:
+def wish(args: Args) -> create.Wish:
     devices: dict[str, dict[str, str]] = {}
     for word in args.all("device"):
         name, comma, keys = word.partition(",")
@@ -25,7 +25,7 @@ def wish(args: Args) -> local.Wish:
     config = pairs(args.all("config"), "KEY=VALUE")
     if config or devices:
         config, devices = checked(config, devices)
-    return local.Wish(
+    return create.Wish(
         args.positional[0],
         args.positional[1] if len(args.positional) > 1 else "",
         profiles=profiles,
@@ -59,24 +59,24 @@ def run_create(args: Args) -> None:
     if args.flag("dry-run"):
         show_plan(asked)
         return
-    announce(args, local.create(asked), asked)
+    announce(args, create.create(asked), asked)
 
 
-def announce(args: Args, name: str, asked: local.Wish) -> None:
+def announce(args: Args, name: str, asked: create.Wish) -> None:
     print(name)
     if asked.ignore_unsupported and not args.flag("quiet"):
         from ctrmgr.images import store
         from ctrmgr.plan import compile
 
-        for key, reason in compile.ignored(local.compiled(asked, store.find(asked.image))):
+        for key, reason in compile.ignored(create.compiled(asked, store.find(asked.image))):
             print(f"note: `{key}` was left out: {reason}", file=sys.stderr)
 
 
-def show_plan(asked: local.Wish) -> None:
+def show_plan(asked: create.Wish) -> None:
     from ctrmgr import state
     from ctrmgr.images import store
 
-    sys.stdout.write(state.dump_flat(local.compiled(asked, store.find(asked.image))).decode())
+    sys.stdout.write(state.dump_flat(create.compiled(asked, store.find(asked.image))).decode())
 
 
 ARGUMENTS = (

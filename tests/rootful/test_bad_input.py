@@ -135,6 +135,9 @@ WRONG = [
     ("profile create default", 4, "default", ""),
     ("profile validate ./nosuch.yaml", 3, "./nosuch.yaml", ""),
     ("profile frob", 2, "profile frob", ""),
+    ("device show nosuch", 3, "nosuch", ""),
+    ("device", 2, "device", ""),
+    ("cdi show nosuch.com/gpu=0", 3, "nosuch.com/gpu=0", ""),
     ("completion tcsh", 2, "tcsh", ""),
 ]
 

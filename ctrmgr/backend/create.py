@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An instance made: planned, its ids and addresses claimed, its own layer and record written. Hot."""
+
+from __future__ import annotations
+
+import os
+
+from ctrmgr import state
+from ctrmgr.backend import record, repair
+from ctrmgr.backend.repair import crash
+from ctrmgr.errors import ConflictError, HostError, SpecError
+from ctrmgr.host import net
+from ctrmgr.images import store
+from ctrmgr.plan import instance as planning
+from ctrmgr.plan import network, template
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ctrmgr.images.store import Image
+    from ctrmgr.plan.instance import Claims
+
+    Devices = Mapping[str, Mapping[str, str]]
+
+
+class Wish:
+    """What an instance is to be: everything that `launch` and `create` are told."""
+
+    __slots__ = ("config", "devices", "ephemeral", "ignore_unsupported", "image", "name", "profiles")
+
+    def __init__(
+        self,
+        image: str,
+        name: str = "",
+        *,
+        profiles: Sequence[str] = ("default",),
+        config: Mapping[str, str] | None = None,
+        devices: Devices | None = None,
+        ephemeral: bool = False,
+        ignore_unsupported: bool = False,
+    ) -> None:
+        self.image, self.name, self.profiles = image, name, list(profiles)
+        self.config, self.devices = dict(config or {}), {key: dict(value) for key, value in (devices or {}).items()}
+        self.ephemeral, self.ignore_unsupported = ephemeral, ignore_unsupported
+
+
+def compiled(wish: Wish, image: Image) -> list[list[str]]:
+    """The template rows of a wish: from the cache when nothing has changed, compiled (cold) otherwise."""
+    if not wish.config and not wish.devices:
+        rows = template.cached(image, wish.profiles)
+        if rows is not None:
+            return rows
+    from ctrmgr.plan import compile
+
+    return compile.compile_template(
+        image, wish.profiles, wish.config, wish.devices, ignore_unsupported=wish.ignore_unsupported
+    )
+
+
+def create(wish: Wish) -> str:
+    """Make an instance and return its name. Raises SpecError, NotFoundError, ConflictError, HostError."""
+    if os.geteuid():
+        raise HostError("making an instance needs root: ordinary users cannot yet", hint="run it with sudo")
+    name = record.check_name(wish.name or made_up_name())
+    repair.sweep()
+    state.make_dir(record.instances_dir())
+    image = store.find(wish.image)
+    with state.Lock(image.path, shared=True):  # `image delete` takes it alone
+        rows = compiled(wish, image)
+        _wait_for_delete(name)
+        aside = f"{record.instances_dir()}/.new-{name}"
+        with NewDirectory(aside):
+            crash("create-made")
+            try:
+                _fill(aside, name, wish, image, rows)
+            except BaseException:
+                repair.remove_tree(aside)
+                raise
+    return name
+
+
+class NewDirectory(state.Lock):
+    """Make a directory and lock it. Raises ConflictError when somebody has made it, HostError."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> state.Lock:
+        while True:
+            try:
+                os.mkdir(self.path, 0o711)
+            except FileExistsError:
+                name = self.path.rpartition("/.new-")[2]
+                raise ConflictError(f"`{name}` is being made by another command") from None
+            except OSError as error:
+                raise state.unwritable(self.path, error) from error
+            try:
+                return super().__enter__()
+            except FileNotFoundError:
+                pass  # before it was locked, a sweep took it for a left-over
+
+
+def _wait_for_delete(name: str) -> None:
+    try:
+        with state.Lock(f"{record.instances_dir()}/.del-{name}"):
+            pass
+    except FileNotFoundError:
+        return
+    repair.sweep()
+
+
+def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]) -> None:
+    if os.path.exists(record.home(name)):
+        raise ConflictError(f"an instance `{name}` exists already", hint="choose another name, or delete it first")
+    claims = planning.claim(planning.needs(rows), name)
+    crash("create-claimed")
+    try:
+        plan = planning.fill(rows, name=name, claims=claims)
+        _make_layer(aside, image, name, claims)
+        config = [["image", image.fingerprint, wish.image], *(["profile", profile] for profile in wish.profiles)]
+        config += [["config", key, value] for key, value in wish.config.items()]
+        config += [
+            ["device", key, field, value] for key, device in wish.devices.items() for field, value in device.items()
+        ]
+        config += [["ephemeral", "1" if wish.ephemeral else "0"]]
+        state.write_flat(f"{aside}/plan", plan)
+        state.write_flat(f"{aside}/config", config)
+        crash("create-written")
+        os.rename(aside, record.home(name))
+        crash("create-named")
+    except BaseException as error:
+        repair.release(name)
+        if isinstance(error, OSError):
+            raise state.unwritable(aside, error) from error
+        raise
+
+
+def _make_layer(aside: str, image: Image, name: str, claims: Claims) -> None:
+    """The instance's own layer: what differs from the image. Ids on disk are the image's; the mount maps them."""
+    for folder in ("upper", "work"):
+        os.mkdir(f"{aside}/{folder}", 0o755)
+    root = os.stat(image.rootfs)
+    os.chmod(f"{aside}/upper", root.st_mode & 0o7777)
+    os.chown(f"{aside}/upper", root.st_uid, root.st_gid)
+    servers = net.nameservers() if claims.addresses else ([], [])
+    files = network.files(name, claims.addresses, *servers)
+    etc = f"{image.rootfs}/etc"
+    if os.path.islink(etc) or not os.path.isdir(etc):
+        return
+    os.mkdir(f"{aside}/upper/etc", 0o755)
+    os.chown(f"{aside}/upper/etc", os.stat(etc).st_uid, os.stat(etc).st_gid)
+    for path, text in files.items():
+        fd = os.open(f"{aside}/upper/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.write(fd, text.encode())
+        os.close(fd)
+
+
+def made_up_name() -> str:
+    """A name that nobody has yet."""
+    from ctrmgr.backend import words
+
+    taken = set(record.names())
+    for _ in range(100):
+        name = words.pick()
+        if name not in taken:
+            return name
+    raise SpecError("no made-up name is free", hint="give one")

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A start, and another try where something that it lacks can be given. Hot."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ctrmgr import state
+from ctrmgr.backend import record, repair
+from ctrmgr.backend.repair import crash
+from ctrmgr.errors import CtrmgrError, HelperError, HostError, UnsupportedError
+from ctrmgr.images import store
+from ctrmgr.kernel import control, spawn
+from ctrmgr.plan import network
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Mend = Callable[[str, spawn.Report], bool]
+
+CANNOT_IDMAP = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+NO_LABEL = (errno.ENOENT, errno.EINVAL)
+
+
+def start(name: str) -> None:
+    """Start an instance that is not running; the caller holds its lock. Raises HostError, HelperError, CtrmgrError for a
+    corrupt file."""
+    path, run = record.home(name), record.run_home(name)
+    state.make_dir(state.run_dir())
+    state.make_dir(run, 0o700)
+    crash("start-directory")
+    if not os.path.exists(f"{path}/plan"):
+        _replan(name)
+    try:
+        report = spawn.monitor("start", f"{path}/plan", path, run)
+        mends: list[Mend] = [_mend_plan, _mend_filter, _mend_label, _mend_link, _mend_layers]
+        while report.error and (mend := _mended(name, report, mends)):
+            mends.remove(mend)
+            report = spawn.monitor("start", f"{path}/plan", path, run)
+    except FileNotFoundError as error:
+        raise state.corrupt(str(error.filename), 1, "is missing") from None
+    crash("start-done")
+    if report.error:
+        try:
+            repair.end_run(name)
+        except (CtrmgrError, OSError):
+            pass  # the next command tries again; what went wrong first is what the user must see
+        raise control.failure(name, report.step, report.detail, report.error)
+
+
+def _mended(name: str, report: spawn.Report, mends: list[Mend]) -> Mend | None:
+    """The first that makes another try worth it; each helps once."""
+    return next((mend for mend in mends if mend(name, report)), None)
+
+
+# What a start may lack and can be given: each looks at how it failed and says whether another try is worth it.
+
+
+def _mend_plan(name: str, report: spawn.Report) -> bool:
+    if report.step != "read the plan":
+        return False
+    _replan(name)
+    return True
+
+
+def _mend_filter(name: str, report: spawn.Report) -> bool:
+    """A filter that is lost or damaged is compiled again from its policy."""
+    refused = report.step == "confine init" and "seccomp" in report.detail and report.error == errno.EINVAL
+    if report.step != "read the seccomp filter" and not refused:
+        return False
+    paths = [row[1] for row in record.read_plan(record.home(name)) if row[0] == "seccomp" and os.path.exists(row[1])]
+    for path in paths:
+        os.rename(path, path + "~")
+    try:
+        _replan(name)
+    except UnsupportedError:
+        for path in paths:
+            os.rename(path + "~", path)
+        return False  # no filter at all can be loaded here, as the start said
+    for path in paths:
+        state.unlink(path + "~")
+    return True
+
+
+def _mend_label(name: str, report: spawn.Report) -> bool:
+    """The AppArmor profile was loaded when the plan was made and is not now; or AppArmor is off."""
+    if report.step != "confine init" or "AppArmor" not in report.detail or report.error not in NO_LABEL:
+        return False
+    _replan(name)
+    return True
+
+
+def _mend_link(name: str, report: spawn.Report) -> bool:
+    if report.error != errno.ENODEV or report.step != "make the network link":
+        return False
+    bring_up(record.read_plan(record.home(name)))
+    return True
+
+
+def _mend_layers(name: str, report: spawn.Report) -> bool:
+    if report.error not in CANNOT_IDMAP or report.step != "idmap a layer":
+        return False
+    from ctrmgr.backend import shift
+
+    shift.shift(record.home(name), record.read_plan(record.home(name)))
+    return True
+
+
+def _replan(name: str) -> None:
+    """Compile a damaged plan anew from what the user asked for; ids and addresses are known by their claims. Cold."""
+    from ctrmgr.plan import compile
+
+    own = record.Record(name)
+    addresses = [["address", "4", address, ""] for address, owner in state.claims("addresses").items() if owner == name]
+    rows = compile.recompile(name, store.load(own.image), own.profiles, own.config, own.devices, addresses)
+    state.write_flat(f"{own.path}/plan", rows)
+
+
+def bring_up(plan: Sequence[Sequence[str]]) -> None:
+    """Make the managed bridge that the plan's link wants. Raises HelperError, HostError."""
+    for row in plan:
+        if row[0] == "link":
+            bridge = network.load(row[1])
+            addresses = (f"{bridge.gateway}/{bridge.prefix}", f"{bridge.gateway6}/{bridge.prefix6}")
+            try:
+                spawn.run("ctrmgr-net", ("up", row[1], *addresses, "--nat"))
+            except HelperError as error:
+                raise HostError(
+                    f"network `{row[1]}` cannot be made: {error.message}",
+                    hint="install `nftables`, or launch with `-p no-network`",
+                ) from error
