@@ -16,6 +16,8 @@ SIZE_MAX = 1 << 20
 """Bytes. A profile is text that somebody wrote."""
 
 DEPTH_MAX = 20
+SHOWN_MAX = 1000
+"""Characters of an error."""
 
 Path = tuple[str, ...]
 
@@ -46,7 +48,9 @@ class Document:
 
 
 def _printable(text: str) -> str:
-    """What a file holds is shown on terminals, and is not to steer them."""
+    """What a file holds is shown on terminals: it is not to steer or fill them."""
+    if len(text) > SHOWN_MAX:
+        text = f"{text[: SHOWN_MAX // 2]} … {text[-SHOWN_MAX // 2 :]}"
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 

@@ -25,8 +25,8 @@ ANNOTATIONS_MAX = 256 << 10
 PATH_MAX, INTERFACE_MAX = 4095, 15
 MAJOR_MAX, MINOR_MAX = (1 << 12) - 1, (1 << 20) - 1
 UINT32_MAX, INT32_MAX = (1 << 32) - 1, (1 << 31) - 1
-SIZE_MAX = 16 << 20
-"""Bytes of a file. Those of vendors have tens of kilobytes."""
+SIZE_MAX = 4 << 20
+"""Bytes of a file. Those of vendors have tens of kilobytes; this many take seconds."""
 
 
 class HereError(ValueError):

@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ctrmgr.cdi import model
 from ctrmgr.edits import DeviceNode, IntelRdt
 from ctrmgr.errors import SpecError
-from tests.cdi_specs import put
+from tests.cdi_specs import FIXTURES, put
 
 YAML = """\
 cdiVersion: 0.6.0
@@ -72,7 +78,7 @@ def test_truth_of_yaml(word: str, value: bool) -> None:
 def test_an_enormous_file_is_not_read(tmp_path: Path) -> None:
     big = put(tmp_path, "big.yaml", "#")
     os.truncate(big, model.SIZE_MAX + 1)
-    with pytest.raises(SpecError, match="is larger than 16777216 bytes"):
+    with pytest.raises(SpecError, match="is larger than 4194304 bytes"):
         model.load(str(big))
 
 
@@ -107,3 +113,46 @@ def test_json_that_is_meant_to_hurt(text: str, reason: str) -> None:
     with pytest.raises(SpecError) as caught:
         model.parse("x.json", text)
     assert reason in caught.value.message
+
+
+DOCUMENTS = [json.loads(path.read_text()) for path in FIXTURES if path.suffix == ".json"]
+ANYTHING = st.sampled_from(
+    [None, True, 0, -1, 1 << 64, 10**400, 1.5, "", "/", "..", "/../x", "a=b", "\0", "\x1b[0m", "é", [], {}, [None], {"a": 1}]
+)  # fmt: skip
+
+
+def places(data: Any) -> list[Any]:
+    """Every map and list of a document."""
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    below = [place for item in inner for place in places(item)]
+    return [data, *below] if isinstance(data, (dict, list)) else below
+
+
+def taken_or_refused(name: str, text: str) -> None:
+    """No other exception, and an error that people can read."""
+    message = ""
+    try:
+        model.parse(name, text).data()
+    except SpecError as error:
+        message = error.message
+    assert message == "" or (message.startswith(f"`{name}`") and message.isprintable())
+
+
+@given(st.data())
+def test_a_spec_with_anything_anywhere_is_taken_or_refused_by_name(data: st.DataObject) -> None:
+    document = copy.deepcopy(data.draw(st.sampled_from(DOCUMENTS)))
+    place = data.draw(st.sampled_from([place for place in places(document) if place]))
+    where = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else range(len(place))))
+    place[where] = data.draw(ANYTHING)
+    name, dump = data.draw(st.sampled_from((("x.json", json.dumps), ("x.yaml", yaml.safe_dump))))
+    taken_or_refused(name, dump(document))
+
+
+@given(st.data())
+def test_a_spec_that_is_cut_off_or_spoilt(data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(FIXTURES))
+    text = path.read_text()
+    begin = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(begin, min(begin + 3, len(text))))
+    spoilt = data.draw(st.sampled_from(("", "\t", "{", "]", "\x07", "'", "&a ", "*a ", "!!x ", "\n- ", "\ufeff")))
+    taken_or_refused(path.name, data.draw(st.sampled_from((text[:begin], text[:begin] + spoilt + text[end:]))))

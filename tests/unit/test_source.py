@@ -25,6 +25,12 @@ def test_lines_of_keys_and_items() -> None:
     assert document.error(("b", "1", "d", "7"), "is x").message == "`f`, line 5: `b: 1: d: 7` is x"
 
 
+def test_an_error_is_no_longer_than_people_read() -> None:
+    message = source.parse("f", "a: 1\n").error(("a",), f"({'x' * 100_000}) is not good").message
+    assert len(message) < 1100
+    assert message.startswith("`f`, line 1: `a` (xxx") and message.endswith("xxx) is not good")
+
+
 def test_quotes_are_told_from_plain_words() -> None:
     data = source.parse("f", "[1, '1', \"1\", yes, null, ~, 'null', ]").data
     assert data == ["1", "1", "1", "yes", "", "", "null"]
