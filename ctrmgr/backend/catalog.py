@@ -54,7 +54,7 @@ def find(wanted: str, among: Sequence[Device]) -> Device:
     rules: tuple[Callable[[Device], bool], ...] = (
         lambda device: wanted == device.id,
         lambda device: wanted in device.aliases or address in (device.id, *device.aliases) or wanted == device.name,
-        lambda device: any(each.path in (wanted, node) for each in device.nodes),
+        lambda device: any(each.path in (wanted, node, f"/dev/dri/{wanted}") for each in device.nodes),
         lambda device: device.pci == address,
         lambda device: any(_begins(word, wanted) for word in (device.id, *device.aliases)),
     )

@@ -29,8 +29,8 @@ class Holder:
 class Device:
     """A device of this machine.
 
-    `id` names it whatever its number is after the next boot; `aliases` are other names that do, and `name` is what the kernel
-    calls it today. `nodes` are its own, `needs` are those that it shares with others and cannot be used without. `numa` is -1
+    `id` names it whatever its number is after the next boot; `name` is what the kernel calls it today, and `aliases` are other
+    words for it (UUID, serial number, socket, links), not all of them for it alone. `nodes` are its own, `needs` are those that it shares with others and cannot be used without. `numa` is -1
     where the machine does not say. `part_of` is the id of the device that it is a part of: a partition, or a slice of a GPU.
     """
 
@@ -154,7 +154,7 @@ def gpus(root: str, names: pci.Names) -> list[Device]:
                 function=each.function,
                 nodes=each.nodes,
                 needs=each.needs,
-                aliases=[each.uuid, f"card{each.card}" if each.card >= 0 else ""],
+                aliases=[each.uuid],
                 details={"uuid": each.uuid, **each.details, "parts": [part.id for part in each.parts]},
                 driver=each.driver,
                 driver_version=each.driver_version,

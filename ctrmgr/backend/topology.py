@@ -75,7 +75,9 @@ def numa_nodes(devices: Sequence[Device], root: str = "/") -> list[NumaNode]:
         port = function.parents[0] if len(function.parents) > 1 else ""
         bridge.switches.setdefault(port, Switch(port)).devices.append(device)
     for node in found.values():
+        node.bridges = dict(sorted(node.bridges.items()))
         for bridge in node.bridges.values():
+            bridge.switches = dict(sorted(bridge.switches.items()))
             for switch in bridge.switches.values():
                 switch.devices.sort(key=lambda device: (device.pci, DRAWN.index(device.kind)))
     return [found[number] for number in sorted(found)]

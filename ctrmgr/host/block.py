@@ -130,7 +130,9 @@ def _identity(disk: Disk) -> str:
     if uuid:
         return _word(f"{disk.transport}-uuid-{uuid}")
     if disk.serial:
-        return _word("-".join(filter(None, (disk.transport, f"{disk.model} {disk.serial}".strip()))))
+        # the boot areas of an eMMC are disks beside it, with the same number
+        area = disk.name[6:].lstrip("0123456789") if disk.name.startswith("mmcblk") else ""
+        return _word("-".join(filter(None, (disk.transport, f"{disk.model} {disk.serial}".strip(), area))))
     stick = usb.above(disk.path) if disk.transport == "usb" else ""
     if stick:
         return usb.port_of(stick)

@@ -126,6 +126,26 @@ def test_two_paths_to_one_disk(machine: Callable[..., str]) -> None:
     assert found["sda"].partitions[0].id == f"{same}@sda-part1"
 
 
+def test_emmc(tmp_path: Path) -> None:
+    """Its boot areas are disks of their own, and do not take its name away."""
+    card = tmp_path / "sys/devices/platform/mmc_host/mmc0/mmc0:0001"
+    for name, number in (("mmcblk0", 0), ("mmcblk0boot0", 8), ("mmcblk0boot1", 16)):
+        disk = card / "block" / name
+        disk.mkdir(parents=True)
+        (disk / "dev").write_text(f"179:{number}\n")
+        (disk / "uevent").write_text(f"DEVNAME={name}\n")
+        (disk / "device").symlink_to("../..")
+        (tmp_path / "sys/block").mkdir(exist_ok=True)
+        (tmp_path / "sys/block" / name).symlink_to(f"../devices/platform/mmc_host/mmc0/mmc0:0001/block/{name}")
+    (card / "name").write_text("DG4064\n")
+    (card / "serial").write_text("0x1d2f4a6b\n")
+    assert [(disk.id, disk.transport) for disk in block.disks(str(tmp_path))] == [
+        ("mmc-DG4064_0x1d2f4a6b", "mmc"),
+        ("mmc-DG4064_0x1d2f4a6b-boot0", "mmc"),
+        ("mmc-DG4064_0x1d2f4a6b-boot1", "mmc"),
+    ]
+
+
 def test_usb(machine: Callable[..., str]) -> None:
     root = machine("usb")
     found = {device.name: device for device in usb.devices(root)}
