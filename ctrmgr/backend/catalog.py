@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ctrmgr.host.sysfs import Node
 
 
+PATIENCE = 2.0
+"""Seconds that a monitor has to say what its instance has."""
+
+
 def devices(root: str = "/", *, kinds: Sequence[str] = (), holders: bool = True) -> list[Device]:
     """Everything that can be passed, or what is of `kinds`, in the order of `inventory.KINDS`. Devices that others stand for are
     left out: a GPU's nodes are in the GPU, not once more among the character devices.
@@ -96,7 +100,7 @@ def _hold(found: Sequence[Device]) -> None:
     by_number = {number: device for device in reversed(found) for number in _numbers(device.nodes)}
     for name in record.names():
         try:
-            held = _running(name) if record.is_running(name) else _planned(name)
+            held = _held(name)
         except CtrmgrError:
             continue  # a damaged or vanished instance must not hide the machine's devices
         for device_name, number, live in held:
@@ -105,12 +109,15 @@ def _hold(found: Sequence[Device]) -> None:
                 device.holders.append(Holder(name, device_name, live))
 
 
-def _running(name: str) -> list[tuple[str, tuple[str, int, int], bool]]:
-    answer = control.ask(record.run_home(name), control.DEVICES).devices()
-    return [(device.name, (device.kind, device.major, device.minor), True) for device in answer]
-
-
-def _planned(name: str) -> list[tuple[str, tuple[str, int, int], bool]]:
+def _held(name: str) -> list[tuple[str, tuple[str, int, int], bool]]:
+    """Name in the instance, number, and whether it has it now. A monitor that is stuck is not waited for: then the plan counts."""
+    live = record.is_running(name)
+    if live:
+        try:
+            answer = control.ask(record.run_home(name), control.DEVICES, timeout=PATIENCE).devices()
+            return [(device.name, (device.kind, device.major, device.minor), True) for device in answer]
+        except CtrmgrError:
+            live = record.is_running(name)
     found = []
     for row in record.read_plan(record.home(name)):
         if row[0] == "device":
@@ -119,5 +126,5 @@ def _planned(name: str) -> list[tuple[str, tuple[str, int, int], bool]]:
             except OSError:
                 continue
             kind = "block" if stat.S_ISBLK(status.st_mode) else "char"
-            found.append((row[1], (kind, os.major(status.st_rdev), os.minor(status.st_rdev)), False))
+            found.append((row[1], (kind, os.major(status.st_rdev), os.minor(status.st_rdev)), live))
     return found

@@ -149,8 +149,9 @@ def ask(
     value: str = "",
     device: bytes = b"",
     fd: int = -1,
+    timeout: float | None = None,
 ) -> Reply:
-    """Send one request to the monitor whose run directory is `run` and wait for its reply.
+    """Send one request to the monitor whose run directory is `run` and wait for its reply, at most `timeout` seconds.
 
     Raises ConflictError when no monitor answers. A reply that says failure is returned, not raised.
     """
@@ -162,6 +163,7 @@ def ask(
     packet = HEADER.pack(VERSION, op, arg, 0, value.encode()) + payload
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    connection.settimeout(timeout)
     try:
         _connect(connection, run)
         connection.sendmsg([packet], rights)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,3 +60,14 @@ def test_a_damaged_instance_hides_nothing(ctr: Ctr) -> None:
     assert held(ctr, "/dev/fuse") == [("c2", "f", False)]
     plan.unlink()
     assert held(ctr, "/dev/fuse") == [("c2", "f", False)]
+
+
+def test_a_monitor_that_is_stuck(ctr: Ctr) -> None:
+    ctr("launch", "builtin:busybox", "c1", "-p", "no-network", "-d", "f,type=unix-char,source=/dev/fuse")
+    state = (ctr.folder / "run/c1/state").read_text().split()
+    monitor = int(state[state.index("monitor") + 1])
+    os.kill(monitor, signal.SIGSTOP)
+    try:
+        assert held(ctr, "/dev/fuse") == [("c1", "f", True)]
+    finally:
+        os.kill(monitor, signal.SIGCONT)
