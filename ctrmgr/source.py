@@ -182,12 +182,15 @@ def parse_json(name: str, text: str, size_max: int = SIZE_MAX) -> Document:
     return Document(name, data, {})
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 def read(path: str, size_max: int = SIZE_MAX) -> str:
     """The text of a regular file. Raises SpecError, also when it cannot be read; a pipe is not waited for."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise SpecError(f"`{path}` is not a file")
             data = file.read(size_max + 1)
     except OSError as error:

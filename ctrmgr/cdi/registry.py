@@ -65,11 +65,16 @@ class Registry:
         except OSError as error:
             self.errors[folder] = SpecError(f"`{folder}` cannot be read: {error.strerror}")
             return
+        try:
+            check_trust(folder)
+        except SpecError as error:
+            self.errors[folder] = error
+            return
         for entry in entries:
             path = f"{folder}/{entry}"
             if entry.endswith(SUFFIXES) and not entry.startswith(".") and not os.path.isdir(path):
                 try:
-                    check_owner(path)
+                    check_trust(path)
                     self.files.append(File(path, priority, model.load(path)))
                 except CtrmgrError as error:
                     self.errors[path] = error
@@ -137,11 +142,13 @@ class Registry:
         return total
 
 
-def check_owner(path: str) -> None:
-    """Raises SpecError for a file that anybody on this machine may write: specs say what root is to do."""
+def check_trust(path: str) -> None:
+    """Raises SpecError for what somebody else than root and us could have written: specs say what root is to do."""
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except OSError as error:
         raise SpecError(f"`{path}` cannot be read: {error.strerror}") from error
-    if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
+    if found.st_uid not in (0, os.geteuid()):
+        raise SpecError(f"`{path}` belongs to user {found.st_uid} and is not trusted", hint=f"chown root {path}")
+    if found.st_mode & stat.S_IWOTH:
         raise SpecError(f"`{path}` can be written by everybody and is not trusted", hint=f"chmod o-w {path}")

@@ -180,7 +180,9 @@ COMMANDS = (
         "cdi show",
         "what CDI devices do to a container",
         cdi_show,
-        arguments=(Argument("NAME", "vendor/class=device; several are asked for together", repeat=True),),
+        arguments=(
+            Argument("NAME", "vendor/class=device; several are asked for together", repeat=True, complete="cdi"),
+        ),
         options=(ROOT,),
     ),
     Command(

@@ -72,7 +72,7 @@ def words(line: list[str]) -> list[str]:
 
 
 def things(kind: str) -> list[str]:
-    """The names of all instances, images, profiles or devices."""
+    """The names of all instances, images, profiles, devices or CDI devices."""
     if kind == "instance":
         from ctrmgr.backend import record
 
@@ -93,6 +93,10 @@ def things(kind: str) -> list[str]:
         from ctrmgr.backend import inventory
 
         return list(inventory.KINDS)
+    if kind == "cdi":
+        from ctrmgr.cdi.registry import Registry
+
+        return list(Registry().devices)
     return []
 
 

@@ -109,12 +109,33 @@ def test_broken_files_hide_no_other_and_are_told(root: Path) -> None:
     )
 
 
-def test_what_everybody_may_write_is_not_trusted(root: Path) -> None:
+@pytest.mark.parametrize("whose", ["file", "folder"])
+def test_what_everybody_may_write_is_not_trusted(root: Path, whose: str) -> None:
     path = put(root / "run/cdi", "a.json", spec("v/c", "one"))
-    path.chmod(0o666)
+    wide = path if whose == "file" else path.parent
+    wide.chmod(0o777)
     registry = Registry(str(root))
     assert registry.devices == {}
-    assert "can be written by everybody" in registry.errors[str(path)].message
+    assert "can be written by everybody" in registry.errors[str(wide)].message
+
+
+@pytest.mark.parametrize("whose", ["file", "folder"])
+def test_what_another_user_wrote_is_not_trusted(root: Path, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sudo -E` with the directories of whoever called it."""
+    path = put(root / "home/u/.config/cdi", "a.json", spec("v/c", "one"))
+    other = str(path if whose == "file" else path.parent)
+    real = os.stat
+
+    def stat(path: str, **options: bool) -> os.stat_result:
+        found = list(real(path, **options))
+        return os.stat_result([*found[:4], 1000, *found[5:]] if path == other else found)
+
+    monkeypatch.setattr(os, "stat", stat)
+    registry = Registry(str(root))
+    assert registry.devices == {}
+    assert registry.errors[other].message == f"`{other}` belongs to user 1000 and is not trusted"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert set(Registry(str(root)).devices) == {"v/c=one"}
 
 
 @pytest.mark.parametrize("name", ["a.yml", "a.txt", "a", ".a.json", "a.json.tmp7", "a.yaml~"])

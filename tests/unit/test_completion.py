@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cdi_specs import put, spec
 from tests.conftest import Ctr
 
 BASH = """
@@ -81,6 +82,18 @@ def test_names_of_instances(ctr: Ctr, path: str, shell: str) -> None:
         text=True,
     )
     assert {"web", "worker"} <= set(done.stdout.split())
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_names_of_cdi_devices(ctr: Ctr, path: str, shell: str) -> None:
+    put(ctr.folder / "cdi", "a.json", spec("vendor.example/class", "one", "two"))
+    done = subprocess.run(
+        [*SHELLS[shell], "cdi", "show", "vend"],
+        env={**ctr.env, "PATH": path, "HOME": str(ctr.folder), "XDG_CONFIG_HOME": str(ctr.folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert {"vendor.example/class=one", "vendor.example/class=two"} <= set(done.stdout.split())
 
 
 def test_unknown_shell(ctr: Ctr) -> None:

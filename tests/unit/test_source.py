@@ -89,6 +89,8 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(SpecError, match="is not a file"):
         source.load(str(tmp_path / "pipe.yaml"))
+    with pytest.raises(SpecError, match="cannot be read: Is a directory"):
+        source.load(str(tmp_path))
 
 
 @pytest.mark.parametrize(("data", "message"), [(None, "cannot be read: No such file"), (b"\xff", "is not UTF-8")])
