@@ -68,12 +68,14 @@ class Planned:
     def ask(self, op: int, arg: int = 0, name: str = "") -> control.Reply:
         return control.ask(str(self.run), op, arg=arg, name=name)
 
-    def attach(self, name: str, source: str, path: str, *, group: str = "0", kind: str = "char") -> control.Reply:
+    def attach(
+        self, name: str, source: str, path: str, *, user: str = "0", group: str = "0", kind: str = "char"
+    ) -> control.Reply:
         fd = os.open(source, os.O_PATH)
         try:
             number = os.fstat(fd).st_rdev
             device = control.Device(
-                name, kind, path, (os.major(number), os.minor(number)), user="0", group=group, mode=0o660, access="rw"
+                name, kind, path, (os.major(number), os.minor(number)), user=user, group=group, mode=0o660, access="rw"
             )
             return control.ask(str(self.run), control.ATTACH, device=device.pack(), fd=fd)
         finally:
