@@ -68,10 +68,12 @@ static bool plain_below(const char *path, const char *folder, size_t size)
 	return !strncmp(path, folder, length) && plain(path + length, size - length);
 }
 
-/* What is covered must be of the kernel's own: a cover anywhere else would be the image's files. */
+/* What is covered must be of the kernel's own: a cover anywhere else would be the image's files. And a cgroup with
+ * something over it cannot be removed. */
 static bool cover_row(char **list, size_t *count, char *path)
 {
-	return (plain_below(path, "/proc/", CTL_PATH_MAX) || plain_below(path, "/sys/", CTL_PATH_MAX)) &&
+	return strncmp(path, "/sys/fs/cgroup", strlen("/sys/fs/cgroup")) &&
+	       (plain_below(path, "/proc/", CTL_PATH_MAX) || plain_below(path, "/sys/", CTL_PATH_MAX)) &&
 	       append(list, count, PLAN_PATHS, path);
 }
 
@@ -149,7 +151,7 @@ static bool address_row(struct plan_address *list, size_t *count, char **field, 
 		return false;
 	++*count;
 	*a = (struct plan_address){.family = field[1][0] - '0', .address = field[2]};
-	return !prefix || number32(field[3], 10, &a->prefix);
+	return !prefix || (number32(field[3], 10, &a->prefix) && a->prefix <= (a->family == 4 ? 32 : 128));
 }
 
 static bool scalar(struct plan *p, char **field)

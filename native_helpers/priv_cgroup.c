@@ -68,13 +68,17 @@ int priv_cgroup_create(const void *request, const int in[], int count, int out[]
 	return 0;
 }
 
-/* Files of controllers and of the cgroup core; nothing with a slash can get here. */
+/* The files of controllers, and what limits a cgroup as such. Not those that move processes, stop or kill them: whoever
+ * may write `cgroup.procs` can draw any process of the host into his cgroup. */
 static bool writable(const char *file)
 {
-	static const char *const prefixes[] = {"cgroup.", "cpu.",   "cpuset.",  "memory.",  "pids.",
-					       "io.",     "blkio.", "misc.",    "hugetlb.", "rdma.",
-					       "dmem.",   "net_",   "freezer.", "devices."};
+	static const char *const core[] = {"cgroup.subtree_control", "cgroup.max.depth", "cgroup.max.descendants"};
+	static const char *const prefixes[] = {"cpu.",  "cpuset.",  "memory.", "pids.", "io.", "blkio.",
+					       "misc.", "hugetlb.", "rdma.",   "dmem.", "net_"};
 
+	for (size_t i = 0; i < ARRAY_SIZE(core); i++)
+		if (!strcmp(file, core[i]))
+			return true;
 	for (size_t i = 0; i < ARRAY_SIZE(prefixes); i++)
 		if (!strncmp(file, prefixes[i], strlen(prefixes[i])))
 			return true;
