@@ -12,6 +12,7 @@
 #define CTL_NAME_MAX    64
 #define CTL_PATH_MAX    256
 #define CTL_HOLDERS_MAX 64
+#define CTL_TEXT_MAX    4096
 
 enum ctl_op {
 	CTL_STATUS = 1,  /* reply: ctl_status in data */
@@ -31,7 +32,12 @@ enum ctl_op {
 enum ctl_holders { CTL_REPORT = 0, CTL_REFUSE = 1, CTL_FREEZE_HOLDERS = 2, CTL_KILL_HOLDERS = 3 };
 
 enum ctl_device_type { CTL_CHAR = 1, CTL_BLOCK = 2 };
-enum ctl_access { CTL_MKNOD = 1, CTL_READ = 2, CTL_WRITE = 4 }; /* the kernel's BPF_DEVCG_ACC_* */
+enum ctl_access {
+	CTL_MKNOD = 1, /* the first three are the kernel's BPF_DEVCG_ACC_* */
+	CTL_READ = 2,
+	CTL_WRITE = 4,
+	CTL_EXEC = 8,
+};
 
 struct ctl_device {
 	char name[CTL_NAME_MAX];

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#define FIELDS 12
+#define FIELDS (3 + PLAN_HOOK_ARGS - 1) /* of a hook: key, name, kind and arguments */
 
 static bool number(const char *text, int base, uint64_t max, uint64_t *out)
 {
@@ -45,8 +45,7 @@ static bool append(char **list, size_t *count, size_t max, char *value)
 	return true;
 }
 
-/* Names with single slashes between them, none of which leads anywhere else; it fits into `size` bytes. */
-static bool plain(const char *path, size_t size)
+bool plan_plain(const char *path, size_t size)
 {
 	if (strlen(path) >= size)
 		return false;
@@ -65,7 +64,7 @@ static bool plain_below(const char *path, const char *folder, size_t size)
 {
 	size_t length = strlen(folder);
 
-	return !strncmp(path, folder, length) && plain(path + length, size - length);
+	return !strncmp(path, folder, length) && plan_plain(path + length, size - length);
 }
 
 /* What is covered must be of the kernel's own: a cover anywhere else would be the image's files. And a cgroup with
@@ -125,10 +124,86 @@ static bool device_row(struct plan *p, char **field)
 	       d->mode <= 0777 && access_letters(field[8], &d->access);
 }
 
+bool plan_variable(const char *text)
+{
+	size_t length = strcspn(text, "=");
+
+	return length && !(text[0] >= '0' && text[0] <= '9') &&
+	       strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == length;
+}
+
+/* What every mount from the host is, is accepted and changes nothing. */
+static bool bind_options(char *text, struct plan_bind *b)
+{
+	static const char *const words[] = {"nosuid", "nodev", "ro", "rw", "noexec", "optional", NULL};
+	char *option;
+	unsigned index;
+
+	while ((option = strsep(&text, ","))) {
+		if (!word(option, words, &index))
+			return false;
+		if (!strcmp(option, "rw"))
+			b->access |= CTL_WRITE;
+		else if (!strcmp(option, "noexec"))
+			b->access &= ~(uint32_t)CTL_EXEC;
+		else if (!strcmp(option, "optional"))
+			b->required = false;
+	}
+	return true;
+}
+
+static bool bind_row(struct plan *p, char **field)
+{
+	struct plan_bind *b = &p->bind[p->binds];
+
+	if (p->binds == PLAN_BINDS)
+		return false;
+	p->binds++;
+	*b = (struct plan_bind){.name = field[1],
+				.source = field[2],
+				.target = field[3],
+				.access = CTL_READ | CTL_EXEC,
+				.required = true};
+	return strlen(b->name) < CTL_NAME_MAX && b->source[0] == '/' && plain_below(b->target, "/", CTL_PATH_MAX) &&
+	       bind_options(field[4], b);
+}
+
+/* The key has no escapes, so that its value follows at once in the plan's text. */
+static bool device_env_row(struct plan *p, char **field)
+{
+	struct plan_device_env *e = &p->device_env[p->device_envs];
+	size_t length = strlen(field[2]);
+
+	if (p->device_envs == PLAN_WORDS || strlen(field[1]) >= CTL_NAME_MAX || strchr(field[2], '=') ||
+	    !plan_variable(field[2]) || length + strlen(field[3]) + 2 > CTL_TEXT_MAX)
+		return false;
+	field[2][length] = '=';
+	*e = (struct plan_device_env){field[1], field[2]};
+	p->device_envs++;
+	return field[2] + length + 1 == field[3];
+}
+
+static bool hook_row(struct plan *p, char **field, size_t count)
+{
+	struct plan_hook *h = &p->hook[p->hooks];
+	size_t size = 0;
+
+	if (p->hooks == PLAN_HOOKS || count < 4 || strlen(field[1]) >= CTL_NAME_MAX)
+		return false;
+	p->hooks++;
+	*h = (struct plan_hook){.name = field[1], .words = count - 2};
+	for (size_t i = 0; i < h->words; i++) {
+		h->word[i] = field[2 + i];
+		size += strlen(field[2 + i]) + 1;
+	}
+	return size <= CTL_TEXT_MAX;
+}
+
 static bool file_row(struct plan *p, char **field)
 {
 	if (p->files == PLAN_FILES || strchr(field[1], '/') || strchr(field[2], '/') ||
-	    !plain(field[1], CTL_NAME_MAX) || !plain(field[2], CTL_NAME_MAX) || strlen(field[3]) >= CTL_PATH_MAX)
+	    !plan_plain(field[1], CTL_NAME_MAX) || !plan_plain(field[2], CTL_NAME_MAX) ||
+	    strlen(field[3]) >= CTL_PATH_MAX)
 		return false;
 	p->file[p->files++] = (struct plan_file){field[1], field[2], field[3]};
 	return true;
@@ -207,7 +282,8 @@ static int row(struct plan *p, char **field, size_t count)
 	for (size_t i = 0; i < ARRAY_SIZE(strings); i++)
 		if (!strcmp(key, strings[i].key)) {
 			*(char **)((char *)p + strings[i].offset) = field[1];
-			return count == 2 && field[1][0] && (strcmp(key, "cgroup") || plain(field[1], CTL_PATH_MAX));
+			return count == 2 && field[1][0] &&
+			       (strcmp(key, "cgroup") || plan_plain(field[1], CTL_PATH_MAX));
 		}
 	if (word(key, scalars, &index))
 		return count == 2 && scalar(p, field);
@@ -235,6 +311,15 @@ static int row(struct plan *p, char **field, size_t count)
 		return count == 2 && cover_row(p->readonly, &p->readonlys, field[1]);
 	if (!strcmp(key, "device"))
 		return count == 10 && device_row(p, field);
+	if (!strcmp(key, "bind"))
+		return count == 5 && bind_row(p, field);
+	if (!strcmp(key, "device-env"))
+		return count == 4 && device_env_row(p, field);
+	if (!strcmp(key, "hook"))
+		return hook_row(p, field, count);
+	/* for whoever makes and checks the plan; nothing of it is ours */
+	if (!strcmp(key, "identity") || !strcmp(key, "lease"))
+		return count == 4;
 	index = (unsigned)confine_row(&p->confinement, field, count);
 	return (int)index > 0 ? 1 : (int)index < 0 ? 0 : -1;
 }

@@ -9,7 +9,10 @@
 #define PLAN_LAYERS    32
 #define PLAN_MAPS      32
 #define PLAN_WORDS     128
-#define PLAN_DEVICES   64
+#define PLAN_DEVICES   128
+#define PLAN_BINDS     128
+#define PLAN_HOOKS     64
+#define PLAN_HOOK_ARGS 9
 #define PLAN_FILES     64
 #define PLAN_PATHS     64
 #define PLAN_ADDRESSES 8
@@ -22,6 +25,23 @@ struct plan_device {
 	char *name, *source, *path, *user, *group;
 	bool block, required;
 	uint32_t mode, access;
+};
+
+/* A file or directory of the host's. */
+struct plan_bind {
+	char *name, *source, *target;
+	uint32_t access; /* CTL_READ, with CTL_WRITE and CTL_EXEC where allowed */
+	bool required;
+};
+
+/* `name` is the device's, NULL when it is not there. */
+struct plan_device_env {
+	char *name, *text; /* KEY=VALUE */
+};
+
+struct plan_hook {
+	char *name, *word[PLAN_HOOK_ARGS]; /* the kind first */
+	size_t words;
 };
 
 struct plan_file {
@@ -60,12 +80,24 @@ struct plan {
 	size_t masks, readonlys;
 	struct plan_device device[PLAN_DEVICES];
 	size_t devices;
+	struct plan_bind bind[PLAN_BINDS];
+	size_t binds;
+	struct plan_device_env device_env[PLAN_WORDS];
+	size_t device_envs;
+	struct plan_hook hook[PLAN_HOOKS];
+	size_t hooks;
 	enum plan_restart restart;
 	uint64_t console_size;
 };
 
 /* Parses `text` in place. 0, or -1 with the line number and reason in `f`. */
 int plan_parse(struct plan *plan, char *text, struct failure *f);
+
+/* Names with single slashes between them, none of which leads anywhere else; it fits into `size` bytes. */
+bool plan_plain(const char *path, size_t size);
+
+/* A name of the environment, as far as `=` or the end. */
+bool plan_variable(const char *text);
 
 /* The host's id for `inside`, or UINT32_MAX when it is not mapped. */
 uint32_t plan_map(const struct id_map *map, size_t count, uint32_t inside);

@@ -46,7 +46,9 @@ READONLY = (
 
 APPARMOR = "ctrmgr-instance"
 CONSOLE_SIZE = 1 << 20
-ROOM = {"device": (64, "devices"), "env": (127, "variables of the environment"), "rlimit": (16, "resource limits")}
+ROOM = {"device": (128, "device nodes"), "bind": (128, "mounts of devices"), "hook": (64, "hooks of devices"),
+        "device-env": (128, "variables of devices"), "env": (127, "variables of the environment"),
+        "rlimit": (16, "resource limits")}  # fmt: skip
 """Row → how many of it the monitor has room for (`native_helpers/plan.h`), and what people call them."""
 
 

@@ -42,6 +42,15 @@ def read(folder: Path, text: str) -> spawn.Report:
         "readonly\t/sys/kernel/a..b",
         "cgroup-file\tunified\tmemory.max\t1000",
         DEVICE.format(path="/dev/net/tun"),
+        f"{DEVICE.format(path='/dev/a')}\n{DEVICE.format(path='/dev/b')}",
+        "bind\tgpu\t/usr/lib/libx.so\t/usr/lib/libx.so\tro,nosuid,nodev,noexec,optional",
+        "bind\tgpu\t/srv\t/mnt\trw",
+        "device-env\tgpu\tVISIBLE_2\tall\\tof=it",
+        "device-env\tgpu\tEMPTY\t",
+        "hook\tgpu\tsymlink\tlibx.so.1\t/usr/lib/libx.so",
+        "hook\tgpu\tldcache" + "\t/d" * 8,
+        "identity\tgpu\t/sys/class/drm/card0/device/vendor\t0x10de",
+        "lease\tgpu\tpci:0000:01:00.0\tshared:2",
     ],
 )
 def test_taken(tmp_path: Path, row: str) -> None:
@@ -88,6 +97,27 @@ def test_taken(tmp_path: Path, row: str) -> None:
         ("restart\tsometimes", "wrong `restart`"),
         (DEVICE.format(path="/etc/fuse"), "wrong `device`"),
         (DEVICE.format(path="/dev/../etc/fuse"), "wrong `device`"),
+        ("device\tgpu\tchar", "wrong `device`"),
+        ("bind\tgpu\trelative\t/mnt\tro", "wrong `bind`"),
+        ("bind\tgpu\t/srv\tmnt\tro", "wrong `bind`"),
+        ("bind\tgpu\t/srv\t/\tro", "wrong `bind`"),
+        ("bind\tgpu\t/srv\t/mnt/../etc\tro", "wrong `bind`"),
+        (f"bind\tgpu\t/srv\t/{LONG}\tro", "wrong `bind`"),
+        (f"bind\t{LONG}\t/srv\t/mnt\tro", "wrong `bind`"),
+        ("bind\tgpu\t/srv\t/mnt\tro,suid", "wrong `bind`"),
+        ("bind\tgpu\t/srv\t/mnt\t", "wrong `bind`"),
+        ("bind\tgpu\t/srv\t/mnt", "wrong `bind`"),
+        ("device-env\tgpu\tA=B\tc", "wrong `device-env`"),
+        ("device-env\tgpu\t2A\tc", "wrong `device-env`"),
+        ("device-env\tgpu\t\tc", "wrong `device-env`"),
+        ("device-env\tgpu\tA\\tB\tc", "wrong `device-env`"),
+        (f"device-env\tgpu\tA\t{LONG * 16}", "wrong `device-env`"),
+        ("device-env\tgpu\tA", "wrong `device-env`"),
+        ("hook\tgpu\tsymlink", "wrong `hook`"),
+        (f"hook\tgpu\tldcache\t{LONG * 16}", "wrong `hook`"),
+        ("hook\tgpu\tldcache" + "\t/d" * 9, "cannot be read"),
+        ("identity\tgpu\t/sys/x", "wrong `identity`"),
+        ("lease\tgpu\tpci:1", "wrong `lease`"),
         (f"env\tA={'x' * 10}\\x", "cannot be read"),
     ],
 )
@@ -96,6 +126,24 @@ def test_refused(tmp_path: Path, row: str, why: str) -> None:
     assert (report.error, report.step) == (errno.EINVAL, "read the plan")
     assert report.detail.startswith(f"line {NEXT}"), report.detail
     assert why in report.detail
+
+
+@pytest.mark.parametrize(
+    ("row", "room"),
+    [
+        ("device\tgpu\tchar\t/dev/x\t/dev/{}\t0\t0\t0660\trw\toptional", 128),
+        ("bind\tgpu\t/x\t/{}\tro,optional", 128),
+        ("device-env\tgpu\tA{}\tb", 128),
+        ("hook\tgpu\tsymlink\tx\t/{}", 64),
+    ],
+    ids=lambda value: str(value).partition("\t")[0],
+)
+def test_room(tmp_path: Path, row: str, room: int) -> None:
+    full = "".join(row.format(number) + "\n" for number in range(room))
+    (tmp_path / "full").mkdir()
+    assert not read(tmp_path / "full", f"{PLAN}{full}end\n").error
+    report = read(tmp_path, f"{PLAN}{full}{row.format('more')}\nend\n")
+    assert (report.step, report.detail) == ("read the plan", f"line {NEXT + room}: wrong `{row.partition(chr(9))[0]}`")
 
 
 @pytest.mark.parametrize("text", ["", "ctrmgr-plan\t2\n", "name\tx\n", PLAN, "ctrmgr-plan\t1\nname\tx\nend\n"])
