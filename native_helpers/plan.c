@@ -320,6 +320,8 @@ static int row(struct plan *p, char **field, size_t count)
 	/* for whoever makes and checks the plan; nothing of it is ours */
 	if (!strcmp(key, "identity") || !strcmp(key, "lease"))
 		return count == 4;
+	if (!strcmp(key, "shares"))
+		return count == 3;
 	index = (unsigned)confine_row(&p->confinement, field, count);
 	return (int)index > 0 ? 1 : (int)index < 0 ? 0 : -1;
 }

@@ -10,6 +10,7 @@ import stat
 from ctrmgr.backend import record, repair
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import driver
+from ctrmgr.devices import rows as parts
 from ctrmgr.errors import ConflictError, HostError, NotFoundError, SpecError, UnsupportedError
 from ctrmgr.kernel import control
 
@@ -17,12 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LIVE = ("unix-char", "unix-block")
-"""Device types that can come and go while an instance runs."""
 
-
-def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The canonical keys of one device and its plan row.
+def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[list[str]]]:
+    """The canonical keys of one device and its plan rows.
 
     Raises SpecError for a wrong name, type, key or value, UnsupportedError for what cannot be attached.
     """
@@ -31,14 +29,15 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[st
     kind = values.get("type", "")
     if kind not in driver.DRIVERS and kind in driver.NOT_DONE:
         raise UnsupportedError(f"device `{name}`: {driver.NOT_DONE[kind]}")
-    if kind not in LIVE:
+    if not driver.is_live(kind):
         if kind in driver.DRIVERS:
             raise UnsupportedError(
                 f"device `{name}`: type `{kind}` cannot be attached live", hint="put it in a profile"
             )
+        known = [other for other in driver.DRIVERS if driver.is_live(other)]
         if not kind:
-            raise SpecError(f"device `{name}` has no `type`", hint=f"type={' or type='.join(LIVE)}")
-        raise SpecError(f"device `{name}`: type `{kind}` is unknown", hint=_near(kind, LIVE))
+            raise SpecError(f"device `{name}` has no `type`", hint=f"type={' or type='.join(known)}")
+        raise SpecError(f"device `{name}`: type `{kind}` is unknown", hint=_near(kind, known))
     module = driver.load(kind)
     canonical = {"type": kind}
     for key, value in values.items():
@@ -53,11 +52,18 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[st
             raise SpecError(f"device `{name}`: `{key}`: `{value}` {error}", hint=field.description) from None
         if field.refused and canonical[key] != field.default:
             raise UnsupportedError(f"device `{name}`: `{key}`: {field.refused}")
-    try:
-        ((*row,),) = module.rows(name, canonical)
-    except ValueError as error:
-        raise SpecError(f"device `{name}`: {error}") from None
-    return canonical, row
+    return canonical, parts.rows(name, canonical)
+
+
+def _only_part(name: str, rows: Sequence[list[str]]) -> list[str]:
+    """The one node that the device is made of. Raises UnsupportedError when it is more."""
+    found = [row for row in rows if row[0] in parts.PARTS]
+    if len(found) != 1 or found[0][0] != "device":
+        what = f"{len(found)} parts" if found else "nothing on this host now"
+        raise UnsupportedError(
+            f"device `{name}` is made of {what}: attaching that is not done yet", hint="put it in a profile"
+        )
+    return found[0]
 
 
 def _near(word: str, known: Sequence[str]) -> str:
@@ -109,7 +115,8 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
 
     Raises NotFoundError, SpecError, ConflictError, HostError, UnsupportedError, HelperError; then nothing has changed.
     """
-    canonical, row = check(device, values)
+    canonical, rows = check(device, values)
+    row = _only_part(device, rows)
     with record.lock(name):
         repair.instance(name)
         own = record.Record(name)
@@ -129,7 +136,7 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
                     raise
             if not volatile:
                 own.devices[device] = canonical
-                record.stage(own, [*plan, row])
+                record.stage(own, [*plan, *rows])
                 crash("attach-recorded")
             if running:
                 _ask_attach(name, device, row, fd)
@@ -204,7 +211,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
             if not volatile and (planned or device in own.devices):
                 if own.devices.pop(device, None) is None:
                     own.devices[device] = {"type": "none"}  # it is a profile's: mask it, as LXD does
-                record.stage(own, [row for row in plan if row[0] != "device" or row[1] != device])
+                record.stage(own, [row for row in plan if row[0] not in parts.WORDS or row[1] != device])
                 crash("detach-recorded")
             if attached:
                 result = _ask_detach(name, device, holders)

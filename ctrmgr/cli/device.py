@@ -29,7 +29,7 @@ def run_attach(args: Args) -> None:
     device, keys = asked(args)
     if args.flag("dry-run"):
         record.Record(name)
-        print("\t".join(devices.check(device, keys)[1]))
+        print("\n".join("\t".join(row) for row in devices.check(device, keys)[1]))
         return
     live = devices.attach(name, device, keys, volatile=args.flag("volatile"))
     if not live:

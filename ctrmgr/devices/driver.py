@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a driver is: a module with `FIELDS` and `rows`, found by the device's `type`. Hot."""
+"""What a driver is: a module with `FIELDS`, and `rows` or `resolve`, found by the device's `type`. Hot.
+
+`rows(name, values)` is pure: it writes the plan's rows from the keys alone. `resolve(name, values, root)` looks at the machine
+(through the readers of `host`, which change nothing) and says what the device is made of there. With `live = True` in it a
+module's devices can come and go while an instance runs.
+"""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Protocol
+
+    from ctrmgr.edits import ContainerEdits
 
     class Driver(Protocol):
         """A module of this package."""
 
         FIELDS: dict[str, Field]
-
-        def rows(self, name: str, values: Mapping[str, str]) -> list[list[str]]: ...
 
 
 class Field:
@@ -37,6 +42,29 @@ class Field:
         self.required, self.refused = required, refused
 
 
+class Resolved:
+    """What a device is made of on this machine.
+
+    `identity` are files of the kernel's with the text that they must still have for this to be true; `lease` are names of
+    the hardware, the same after the next boot; `optional` are the paths of nodes that an instance may start without; `hooks` is
+    what is done inside: `symlink TARGET LINK`, `chmod MODE PATH` or `ldcache DIR…`.
+    """
+
+    __slots__ = ("edits", "hooks", "identity", "lease", "optional")
+
+    def __init__(
+        self,
+        edits: ContainerEdits,
+        *,
+        identity: Iterable[tuple[str, str]] = (),
+        lease: Iterable[str] = (),
+        optional: Iterable[str] = (),
+        hooks: Iterable[Sequence[str]] = (),
+    ) -> None:
+        self.edits, self.identity, self.lease = edits, list(dict.fromkeys(identity)), list(dict.fromkeys(lease))
+        self.optional, self.hooks = frozenset(optional), [list(hook) for hook in hooks]
+
+
 DRIVERS = {
     "disk": "disk",
     "nic": "nic",
@@ -51,7 +79,7 @@ NOT_DONE = {
     "infiniband": "InfiniBand is not done yet",
     "pci": "a whole PCI device is for virtual machines",
     "proxy": "there is no proxy yet: use the instance's address",
-    "tpm": "an emulated TPM is for virtual machines",
+    "tpm": "an emulated TPM is for virtual machines; the host's own is /dev/tpmrm0, as unix-char",
     "unix-hotplug": "hot-plug rules are not done yet: attach the node as unix-char or unix-block",
     "usb": "USB rules are not done yet: attach the node under /dev/bus/usb as unix-char",
 }
@@ -60,6 +88,11 @@ NOT_DONE = {
 
 def load(kind: str) -> Driver:
     """The driver of a device type. Raises KeyError."""
-    module = __import__(f"ctrmgr.devices.{DRIVERS[kind]}", fromlist=("rows",))
+    module = __import__(f"ctrmgr.devices.{DRIVERS[kind]}", fromlist=("FIELDS",))
     driver: Driver = module
     return driver
+
+
+def is_live(kind: str) -> bool:
+    """Whether devices of a type can come and go while an instance runs."""
+    return kind in DRIVERS and getattr(load(kind), "live", False) is True

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FIELDS = unix.FIELDS
+live = True
 
 
 def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from ctrmgr.devices import rows as parts
 from ctrmgr.errors import NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
 from ctrmgr.plan import folders, limits, seccomp, template
@@ -104,11 +105,11 @@ def build(
         for name, given in devices.items()
         if name not in refused
     }
-    device_rows = [row for name, given in usable.items() for row in device.rows(name, given)]
+    device_rows = [row for name, given in usable.items() for row in parts.rows(name, given, host.root)]
     rows += _network(device_rows)
     rows += _init(image, config)
     rows += _confinement(config, host)
-    rows += _devices(device_rows)
+    rows += parts.shared([row for row in device_rows if row[0] in parts.WORDS])
     rows.append(["restart", "on-failure" if values.is_true(config.get("boot.autorestart")) else "no"])
     rows.append(["console-size", str(CONSOLE_SIZE)])
     for word, (most, what) in ROOM.items():
@@ -177,16 +178,6 @@ def _confinement(config: Config, host: Host) -> list[list[str]]:
         rows += [["mask", path] for path in MASKED]
         rows += [["readonly", path] for path in READONLY]
     return rows
-
-
-def _devices(rows: Sequence[list[str]]) -> list[list[str]]:
-    found = [row for row in rows if row[0] == "device"]
-    paths: dict[str, str] = {}
-    for row in found:
-        other = paths.setdefault(row[4], row[1])
-        if other != row[1]:
-            raise SpecError(f"devices `{other}` and `{row[1]}` have the same path `{row[4]}` inside")
-    return found
 
 
 def ignored(rows: Sequence[Sequence[str]]) -> list[tuple[str, str]]:

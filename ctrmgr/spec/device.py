@@ -94,12 +94,3 @@ def refused(devices: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
             if field is not None and field.refused and value != field.default:
                 found.append((f"{name}.{key}", field.refused))
     return found
-
-
-def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:
-    """The driver's rows for a device that `check` has passed. Raises SpecError."""
-    own = {key: value for key, value in values.items() if key != "type"}
-    try:
-        return driver.load(values["type"]).rows(name, own)
-    except ValueError as error:
-        raise SpecError(f"device `{name}`: {error}") from None

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From a device's keys to the flat rows of the run plan, for launch, attach and start alike. Hot."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ctrmgr.devices import driver, fields
+from ctrmgr.errors import CtrmgrError, NotFoundError, SpecError, UnsupportedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ctrmgr.devices.driver import Resolved
+    from ctrmgr.edits import ContainerEdits, DeviceNode, Mount
+
+    Row = list[str]
+
+PARTS = ("device", "bind", "device-env", "hook")
+"""What a device is made of inside."""
+WORDS = (*PARTS, "identity", "lease", "shares")
+"""All rows whose second field is the name of a device."""
+GROUPS = frozenset(("render", "video", "rdma", "disk", "plugdev", "kvm", "input"))
+"""Groups of the host that `ownership.inherit` looks up in the image: they mean the same everywhere."""
+ALWAYS = "/sys/kernel/uevent_seqnum"
+"""Counts every device that came or went: the identity of what is resolved again when anything did."""
+KERNEL = ("/proc", "/sys", "/dev")
+OPTIONS = frozenset(("bind", "rbind", "ro", "rw", "nosuid", "nodev", "noexec", "exec", "private", "rprivate", "slave",
+                     "rslave", "relatime", "noatime"))  # fmt: skip
+
+
+def rows(name: str, values: Mapping[str, str], root: str = "/") -> list[Row]:
+    """All rows of a device whose keys are in canonical form. Raises SpecError for keys that do not fit together, NotFoundError,
+    HostError and UnsupportedError for what this machine has not; of these only a device that is not required is spared."""
+    module = driver.load(values["type"])
+    own = {key: value for key, value in values.items() if key != "type"}
+    try:
+        resolve = getattr(module, "resolve", None)
+        if resolve is not None:
+            return rows_of(name, values["type"], resolve(name, own, root), own, root)
+        return _inherited(name, module.rows(name, own), own, root)  # type: ignore[attr-defined]
+    except ValueError as error:
+        raise SpecError(f"device `{name}`: {error}") from None
+    except NotFoundError as error:
+        if own.get("required") != "false":
+            raise _named(name, error) from None
+        return [["identity", name, ALWAYS, ""]]  # looked for again at every start
+    except CtrmgrError as error:
+        raise _named(name, error) from None
+
+
+def _named(name: str, error: CtrmgrError) -> CtrmgrError:
+    prefix = f"device `{name}`: "
+    return error if error.message.startswith(prefix) else type(error)(prefix + error.message, hint=error.hint)
+
+
+def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str], root: str = "/") -> list[Row]:
+    """The rows of what a driver has resolved. Raises ValueError, NotFoundError, and UnsupportedError for edits that cannot be done."""
+    edits = resolved.edits
+    _refuse(edits)
+    fields.one_owner(values)
+    found = [_device(name, node, resolved, values, root) for node in edits.device_nodes]
+    found += [_bind(name, mount) for mount in edits.mounts]
+    for assignment in edits.env:
+        key, _, value = assignment.partition("=")
+        found.append(["device-env", name, key, value])
+    found += [["hook", name, *hook] for hook in resolved.hooks]
+    if not found:
+        raise NotFoundError(f"this {kind} has nothing that an instance can be given")
+    found += [["identity", name, file, text] for file, text in resolved.identity]
+    return found + [["lease", name, id, values.get("lease") or "shared"] for id in resolved.lease]
+
+
+def _refuse(edits: ContainerEdits) -> None:
+    for field, said in (
+        ("net_devices", "netDevices"),
+        ("intel_rdt", "intelRdt"),
+        ("additional_gids", "additionalGids"),
+    ):
+        if getattr(edits, field):
+            raise UnsupportedError(f"its specification has `{said}`, which is not done yet")
+    if edits.hooks:
+        raise UnsupportedError(
+            f"its specification has a hook, `{edits.hooks[0].path}`, which is not one that is known here"
+        )
+
+
+def _device(name: str, node: DeviceNode, resolved: Resolved, values: Mapping[str, str], root: str) -> Row:
+    host = root.rstrip("/") + node.source
+    kind = {"c": "char", "u": "char", "b": "block", "": ""}.get(node.type)
+    if kind is None:
+        raise UnsupportedError(f"`{node.path}` is of type `{node.type}`, not a character or block device")
+    if not kind or node.major or node.minor:
+        status = _status(host)
+        kind = kind or ("block" if stat.S_ISBLK(status.st_mode) else "char")
+        number = os.major(status.st_rdev), os.minor(status.st_rdev)
+        if (node.major or node.minor) and number != (node.major, node.minor):
+            wanted = f"{node.major}:{node.minor}"
+            raise NotFoundError(f"`{node.source}` is {number[0]}:{number[1]} on this host, and not {wanted}")
+    if not node.access:
+        raise UnsupportedError(f"`{node.path}` with no access at all cannot be made")
+    owner = values.get("uid") or values.get("user") or _number(node.uid)
+    group = values.get("gid") or values.get("group") or _number(node.gid)
+    mode = values.get("mode") or ("" if node.file_mode is None else f"{node.file_mode & 0o777:04o}")
+    row = ["device", name, kind, node.source, fields.inside(node.path), owner, group, mode, node.access]
+    is_optional = values.get("required") == "false" or node.path in resolved.optional
+    return _complete([*row, "optional" if is_optional else "required"], values, root)
+
+
+def _number(id: int | None) -> str:
+    return "" if id is None else str(id)
+
+
+def _status(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise NotFoundError(f"`{path}`: {os.strerror(error.errno or 0)}") from None
+
+
+def _complete(row: Row, values: Mapping[str, str], root: str) -> Row:
+    """Fill in the owner and mode that nobody has said."""
+    if values.get("ownership.inherit") == "true" and not (row[6] and row[7]):
+        status = _status(root.rstrip("/") + row[3])
+        row[7] = row[7] or f"{stat.S_IMODE(status.st_mode) & 0o777:04o}"
+        row[6] = row[6] or _group(status.st_gid, root)
+    row[5:8] = [row[5] or "0", row[6] or "0", row[7] or "0660"]
+    return row
+
+
+def _inherited(name: str, found: list[Row], values: Mapping[str, str], root: str) -> list[Row]:
+    leased = [["lease", name, f"node:{row[3]}", values.get("lease") or "shared"] for row in found if row[0] == "device"]
+    return [_complete(row, values, root) if row[0] == "device" else row for row in found] + leased
+
+
+def _group(gid: int, root: str) -> str:
+    """The name of a group of the host's, if it is one that means the same everywhere."""
+    try:
+        with open(root.rstrip("/") + "/etc/group", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                words = line.split(":")
+                if len(words) > 2 and words[2] == str(gid):
+                    return words[0] if words[0] in GROUPS else "0"
+    except OSError:
+        pass
+    return "0"
+
+
+def _bind(name: str, mount: Mount) -> Row:
+    if not mount.is_bind:
+        raise UnsupportedError(
+            f"`{mount.container_path}` would be a new file system (`{mount.type}`), which is not done yet"
+        )
+    for option in mount.options:
+        if option not in OPTIONS:
+            raise UnsupportedError(f"`{mount.container_path}`: the mount option `{option}` is not given to instances")
+    source, target = fields.path(mount.host_path), fields.path(mount.container_path)
+    if target == "/" or any(target == top or target.startswith(top + "/") for top in KERNEL):
+        raise UnsupportedError(f"`{target}` belongs to the instance's kernel file systems: nothing is mounted there")
+    words = ["rw" if "rw" in mount.options else "ro", "nosuid", "nodev"]
+    return ["bind", name, source, target, ",".join([*words, "noexec"] if "noexec" in mount.options else words)]
+
+
+def shared(found: list[Row]) -> list[Row]:
+    """The rows of several devices without the parts that an earlier one has already: `shares NAME PATH` stands for each. What a
+    device leases is its own and never shared.
+
+    Raises SpecError when two devices want different things in one place.
+    """
+    owned = {row[2] for row in found if row[0] == "lease"}
+    first: dict[str, Row] = {}
+    kept: list[Row] = []
+    for row in found:
+        place = row[4] if row[0] == "device" else row[3] if row[0] == "bind" else ""
+        other = first.setdefault(place, row) if place else row
+        if other is row or other[1] == row[1]:
+            kept.append(row)
+        elif same(other, row) and f"node:{row[3]}" not in owned:
+            kept.append(["shares", row[1], place])
+        else:
+            raise SpecError(f"devices `{other[1]}` and `{row[1]}` have the same path `{place}` inside")
+    return kept
+
+
+def same(one: Row, other: Row) -> bool:
+    """Whether two rows make the same thing of the same source."""
+    return one[0] == other[0] and [one[0], *one[2:9]] == [other[0], *other[2:9]]
