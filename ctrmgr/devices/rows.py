@@ -62,7 +62,7 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
     _refuse(edits)
     fields.one_owner(values)
     found = [_device(name, node, resolved, values, root) for node in edits.device_nodes]
-    found += [_bind(name, mount) for mount in edits.mounts]
+    found += [_bind(name, mount, values) for mount in edits.mounts]
     for assignment in edits.env:
         key, _, value = assignment.partition("=")
         found.append(["device-env", name, key, value])
@@ -148,7 +148,7 @@ def _group(gid: int, root: str) -> str:
     return "0"
 
 
-def _bind(name: str, mount: Mount) -> Row:
+def _bind(name: str, mount: Mount, values: Mapping[str, str]) -> Row:
     if not mount.is_bind:
         raise UnsupportedError(
             f"`{mount.container_path}` would be a new file system (`{mount.type}`), which is not done yet"
@@ -160,7 +160,9 @@ def _bind(name: str, mount: Mount) -> Row:
     if target == "/" or any(target == top or target.startswith(top + "/") for top in KERNEL):
         raise UnsupportedError(f"`{target}` belongs to the instance's kernel file systems: nothing is mounted there")
     words = ["rw" if "rw" in mount.options else "ro", "nosuid", "nodev"]
-    return ["bind", name, source, target, ",".join([*words, "noexec"] if "noexec" in mount.options else words)]
+    words += ["noexec"] if "noexec" in mount.options else []
+    words += ["optional"] if values.get("required") == "false" else []
+    return ["bind", name, source, target, ",".join(words)]
 
 
 def shared(found: list[Row]) -> list[Row]:
