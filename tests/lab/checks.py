@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is checked in the guest, in this order, each on what the ones before have left.
+
+`python3 -m tests.lab.checks` prints one line of JSON for each: its name, the seconds that it took, and what went wrong.
+The command line runs in forks of this process: starting Python anew is the slowest thing that an emulated machine does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from ctrmgr.cli.main import main
+from tests.conftest import Result, dev_nodes, same, settle, snapshot
+
+Check = Callable[[], None]
+CHECKS: dict[str, Check] = {}
+GPU, UVERBS, NVME = "/dev/dri/renderD128", "/dev/infiniband/uverbs0", "/dev/nvme0n1"
+FIRST_LINE = "the first line of the disk"
+before: dict[str, object] = {}
+
+
+def check(function: Check) -> Check:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def ctr(*words: str, code: int | None = 0) -> Result:
+    """`ctrmgr` as a process of its own; its exit code must be `code`, unless that is None."""
+    files = [os.memfd_create(name) for name in ("out", "err")]
+    sys.stdout.flush()
+    pid = os.fork()
+    if not pid:
+        for number, file in enumerate(files, 1):
+            os.dup2(file, number)
+        sys.argv = ["ctrmgr", *words]
+        status = 70
+        try:
+            status = main()
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(status)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    out, err = (os.pread(file, 1 << 20, 0).decode(errors="replace") for file in files)
+    for file in files:
+        os.close(file)
+    assert code is None or ended == code, f"ctrmgr {' '.join(words)}: {ended}: {out}{err}"
+    return Result(ended, out, err)
+
+
+def sh(script: str, *, code: int | None = 0, name: str = "c1", user: str = "0", group: str = "0") -> str:
+    """What a shell in the instance says."""
+    done = ctr("exec", "--user", user, "--group", group, name, "--", "sh", "-c", script, code=code)
+    return (done.stdout + done.stderr).strip()
+
+
+def info(name: str = "c1") -> dict[str, object]:
+    found: dict[str, object] = json.loads(ctr("info", name, "--format", "json").stdout)
+    return found
+
+
+def cgroup(file: str, name: str = "c1") -> str:
+    return Path(f"/sys/fs/cgroup/ctrmgr/{name}/{file}").read_text().strip()
+
+
+def host(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def wait_for(path: str) -> None:
+    for _ in range(200):
+        if os.path.exists(path):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} does not come")
+
+
+def ioctl_answers(node: str, number: int, size: int) -> bytes:
+    """The driver's answer to an ioctl, asked through the instance's own node from inside its cgroup."""
+    inside = f"/proc/{info()['pid']}/root{node}"
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            Path("/sys/fs/cgroup/ctrmgr/c1/cgroup.procs").write_text("0")
+            data = bytearray(size)
+            fcntl.ioctl(os.open(inside, os.O_RDWR), number, data)
+            os.write(write, bytes(data))
+        except OSError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    answer = os.read(read, 4096)
+    os.close(read)
+    assert len(answer) == size, answer
+    return answer
+
+
+@check
+def the_machine_is_as_wanted() -> None:
+    """Pure cgroup2 with the controllers, AppArmor with our profile, and the hardware."""
+    host("modprobe", "-a", "fuse", "rdma_rxe")
+    host("ip", "link", "set", "eth0", "up")
+    host("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+    host("apparmor_parser", "--replace", "--skip-cache", "native_helpers/apparmor/ctrmgr-instance")
+    for node in (GPU, UVERBS, NVME):
+        wait_for(node)
+    with open(NVME, "wb") as disk:
+        disk.write(FIRST_LINE.encode().ljust(4096, b"\n"))
+    mounted = re.findall(r" - (cgroup2?) ", Path("/proc/self/mountinfo").read_text())
+    assert mounted == ["cgroup2"]
+    controllers = Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()
+    assert {"cpu", "io", "memory", "pids"} <= set(controllers), controllers
+    settle()
+    before.update(snapshot())
+
+
+@check
+def it_launches() -> None:
+    """With limits; root inside is nobody outside."""
+    limits = ("limits.memory=64MiB", "limits.processes=30", "limits.cpu.allowance=20ms/100ms")
+    options = [word for limit in limits for word in ("-c", limit)]
+    ctr("launch", "builtin:busybox", "c1", "-p", "no-network", *options)
+    inside, outside, count = sh("cat /proc/self/uid_map").split()
+    assert inside == "0" and int(outside) >= 100000 and int(count) == 65536
+
+
+@check
+def the_memory_limit_kills() -> None:
+    assert cgroup("memory.max") == str(64 << 20)
+    done = ctr("exec", "c1", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=100M", "count=1", code=None)
+    assert done.code == 137, done
+    assert re.search(r"^oom_kill [1-9]", cgroup("memory.events"), re.M)
+    sh("dd if=/dev/zero of=/dev/null bs=10M count=1")
+
+
+@check
+def the_processes_limit_refuses() -> None:
+    assert cgroup("pids.max") == "30"
+    assert "fork" in sh("i=0; while [ $i -lt 60 ]; do sleep 3 & i=$((i+1)); done; killall sleep", code=None)
+    assert re.search(r"^max [1-9]", cgroup("pids.events"), re.M)
+
+
+@check
+def the_cpu_allowance_throttles() -> None:
+    assert cgroup("cpu.max") == "20000 100000"
+    sh("timeout 1 sh -c 'while :; do :; done'", code=None)
+    assert re.search(r"^nr_throttled [1-9]", cgroup("cpu.stat"), re.M)
+
+
+@check
+def limits_change_live() -> None:
+    pid = info()["pid"]
+    ctr("config", "set", "c1", "limits.memory=32MiB", "limits.processes=20", "limits.cpu.allowance=")
+    assert (cgroup("memory.max"), cgroup("pids.max")) == (str(32 << 20), "20")
+    assert cgroup("cpu.max").startswith("max ")
+    assert info()["pid"] == pid
+    done = ctr("exec", "c1", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=50M", "count=1", code=None)
+    assert done.code == 137, done
+
+
+@check
+def apparmor_confines() -> None:
+    """Init and what is executed are in our profile; what it denies is refused by it and by nothing else."""
+    assert sh("cat /proc/1/attr/current /proc/self/attr/current").split("\n") == ["ctrmgr-instance (enforce)"] * 2
+    ctr("launch", "builtin:busybox", "c2", "-p", "no-network", "-c", "security.nesting=true")  # nothing is masked
+    denied = "head -n 1 /proc/kallsyms"
+    assert "Permission denied" in sh(denied, name="c2", code=1)
+    Path("/sys/kernel/security/apparmor/.remove").write_text("ctrmgr-instance")
+    try:
+        ctr("restart", "--force", "c2")
+        assert "ctrmgr" not in sh("cat /proc/1/attr/current", name="c2")
+        sh(denied, name="c2")
+        ctr("delete", "--force", "c2")
+    finally:
+        host("apparmor_parser", "--replace", "--skip-cache", "native_helpers/apparmor/ctrmgr-instance")
+
+
+def owned_and_gone(node: str, group: str) -> None:
+    """After `attach-device`: the owner is right; then detached, it cannot be opened by any name that it had."""
+    assert sh(f"stat -c '%U %G %a' {node}") == f"root {group} 660"
+    sh(f"exec 3<>{node}", user="1000", group=group)
+    assert "Permission denied" in sh(f"exec 3<>{node}", user="1000", group="1000", code=None)
+    sh(f"ln {node} /dev/kept; exec 3<{node}")
+    ctr("detach-device", "c1", "it")
+    assert "No such file" in sh(f"ls {node}", code=1)
+    assert "Permission denied" in sh("exec 3</dev/kept", code=None)
+    sh("rm /dev/kept")
+
+
+@check
+def a_gpu_comes_and_goes() -> None:
+    """The render node of a real DRM driver, by the image's group `render`, and the driver answers inside."""
+    ctr("attach-device", "c1", "it", "type=unix-char", f"source={GPU}", "gid=render", "mode=0660")
+    answer = ioctl_answers(GPU, 0xC0406400, 64)  # DRM_IOCTL_VERSION: without buffers it tells the lengths
+    *_, length = struct.unpack_from("iiiQ", answer.ljust(64, b"\0"))
+    assert length > 0
+    owned_and_gone(GPU, "render")
+
+
+@check
+def an_hca_comes_and_goes() -> None:
+    ctr("attach-device", "c1", "it", "type=unix-char", f"source={UVERBS}", "gid=video", "mode=0660")
+    owned_and_gone(UVERBS, "video")
+
+
+@check
+def a_disk_comes_and_goes() -> None:
+    ctr("attach-device", "c1", "it", "type=unix-block", f"source={NVME}", "gid=disk", "mode=0660", "readonly=true")
+    assert sh(f"head -n 1 {NVME}") == FIRST_LINE
+    assert "Operation not permitted" in sh(f"echo no >{NVME}", code=None)
+    ctr("detach-device", "c1", "it")
+    ctr("attach-device", "c1", "it", "type=unix-block", f"source={NVME}", "gid=disk", "mode=0660")
+    owned_and_gone(NVME, "disk")
+    assert Path(NVME).open("rb").readline().decode().strip() == FIRST_LINE
+
+
+@check
+def the_hosts_nodes_are_untouched() -> None:
+    assert dev_nodes() == before["nodes"]
+
+
+@check
+def the_bridge_carries() -> None:
+    """An address of one's own, and the host answers."""
+    ctr("launch", "builtin:busybox", "net")
+    route = sh("ip route", name="net")
+    gateway = re.search(r"default via (\S+)", route)
+    assert gateway, route
+    sh(f"ping -c 1 -W 5 {gateway[1]}", name="net")
+    (address,) = (text.partition("/")[0] for text in info("net")["addresses"] if "." in text)  # type: ignore[attr-defined]
+    host("ping", "-c", "1", "-W", "5", address)
+    ctr("delete", "--force", "net")
+
+
+@check
+def nothing_is_left() -> None:
+    ctr("delete", "--force", "c1")
+    assert ctr("list", "--format", "csv").stdout.count("\n") == 1
+    settle()
+    after = snapshot()
+    same(before, after, besides=("links", "cgroups"))
+    assert set(after["links"]) - set(before["links"]) == {"ctrbr0"}  # type: ignore[call-overload]
+    assert not list(Path("/sys/fs/cgroup/ctrmgr").glob("*/"))
+
+
+def run() -> int:
+    """All of them; a reader of the lines decides what that means."""
+    for name, function in CHECKS.items():
+        began, wrong = time.monotonic(), ""
+        try:
+            function()
+        except BaseException:
+            wrong = traceback.format_exc()
+        print(json.dumps({"check": name, "seconds": round(time.monotonic() - began, 2), "wrong": wrong}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A throwaway virtual machine with real device drivers, under QEMU without hardware acceleration.
+
+Its kernel is the distribution's, or the one in `CTRMGR_LAB_KERNEL` (a folder with `bzImage`, `initrd.gz`: busybox and the
+modules that find a virtio disk, `mods.erofs`: the others, `version`). Its root is Debian, made once by mmdebstrap and kept in
+`$XDG_CACHE_HOME/ctrmgr/lab`, as the kernel is. It boots in seconds; nothing of it is left afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ctrmgr.images import build as debian
+from tests.conftest import ROOT, build
+
+HERE = Path(__file__).parent
+SUITE = "trixie"
+PACKAGES = (
+    "apparmor", "busybox-static", "ibverbs-providers", "iproute2", "iputils-ping", "kmod", "libseccomp2", "nftables",
+    "mount", "procps", "python3", "python3-pydantic", "python3-pyroute2", "python3-pytest", "python3-rich", "python3-yaml",
+    "rdma-core", "strace", "uidmap",
+)  # fmt: skip
+TOOLS = ("qemu-system-x86", "mmdebstrap", "erofs-utils", "cpio", "kmod", "busybox-static", "xz-utils", "zstd")
+FIRST_MODULES = ("virtio_pci", "virtio_blk", "erofs", "overlay", "virtio_rng", "virtio_console")
+TREE = ("ctrmgr", "native_helpers", "profiles", "scripts", "tests")
+
+
+class LabError(Exception):
+    """The lab itself cannot do it."""
+
+
+class Kernel:
+    """What QEMU needs of one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.image, self.initrd, self.modules = folder / "bzImage", folder / "initrd.gz", folder / "mods.erofs"
+        self.version = (folder / "version").read_text().strip()
+
+
+class Done:
+    """How the command in the guest ended."""
+
+    def __init__(self, code: int, output: str, console: str) -> None:
+        self.code, self.output, self.console = code, output, console
+
+
+def cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(base) / "ctrmgr" / "lab"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def need() -> None:
+    """Install the tools of the host that are missing."""
+    done = subprocess.run([ROOT / "scripts/need", *TOOLS], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise LabError(done.stderr.strip())
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise LabError(f"{' '.join(map(str, command))}: {(done.stderr or done.stdout).strip()[-2000:]}")
+    return done.stdout
+
+
+def once(path: Path, make: Callable[[Path], None]) -> Path:
+    """`path`, made aside by `make` unless it is there; a killed run leaves nothing that is taken for whole."""
+    if not path.exists():
+        aside = Path(tempfile.mkdtemp(prefix=".new-", dir=path.parent))
+        aside.chmod(0o755)
+        try:
+            make(aside / "it")
+            (aside / "it").rename(path)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return path
+
+
+def guest_root() -> Path:
+    """The image of the guest's root filesystem."""
+
+    def make(image: Path) -> None:
+        folder = image.parent / "root"
+        sources = debian._sources(debian.DISTRIBUTIONS["debian"], "debian", SUITE)
+        without = [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")]
+        words = ["--variant=minbase", "--mode=root", f"--include={','.join(PACKAGES)}", *without]
+        run("mmdebstrap", *words, *debian._apt_options(), SUITE, folder, *sources)
+        run("mkfs.erofs", "-zlz4", image, folder)
+
+    recipe = hashlib.sha256(" ".join([SUITE, *PACKAGES]).encode()).hexdigest()[:12]
+    return once(cache() / f"root-{recipe}.erofs", make)
+
+
+def distribution_version() -> str:
+    """Which kernel this machine's distribution has now."""
+    for ask in (["apt-cache", "depends", "linux-image-amd64"], ["apt-get", "update"]) * 2:
+        try:
+            said = run(*ask)
+        except LabError:
+            continue  # apt does not know the package before its first update
+        if found := re.search(r"Depends: linux-image-(\d\S+)", said):
+            return found[1]
+    raise LabError("apt knows no linux-image-amd64")
+
+
+def distribution_kernel() -> Kernel:
+    version = distribution_version()
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        unpacked = folder.parent / "unpacked"
+        # Newer suites have the kernel and its modules in packages of their own.
+        for package in (f"linux-image-{version}", f"linux-binary-{version}", f"linux-modules-{version}"):
+            if run("apt-cache", "search", "--names-only", f"^{re.escape(package)}$"):
+                run("apt-get", "download", "-o", "APT::Sandbox::User=root", package, cwd=folder.parent)
+        for package in folder.parent.glob("*.deb"):
+            run("dpkg-deb", "-x", package, unpacked)
+        if not (unpacked / "lib").exists():
+            (unpacked / "lib").symlink_to("usr/lib")
+        (image,) = unpacked.glob("**/vmlinuz*")
+        image.rename(folder / "bzImage")
+        run("depmod", "-b", unpacked, version)
+        first_ramdisk(folder / "initrd.gz", unpacked, version)
+        run("mkfs.erofs", folder / "mods.erofs", unpacked / "lib/modules" / version)
+        (folder / "version").write_text(f"{version}\n")
+
+    return Kernel(once(cache() / f"kernel-{version}", make))
+
+
+def first_ramdisk(image: Path, root: Path, version: str) -> None:
+    """busybox, and the modules without which there is no disk."""
+    folder = image.parent / "ramdisk"
+    for part in ("bin", "m", "dev"):
+        (folder / part).mkdir(parents=True)
+    shutil.copy("/bin/busybox", folder / "bin/busybox")
+    order: list[str] = []
+    for module in FIRST_MODULES:
+        for line in run("modprobe", "-d", root, "-S", version, "--show-depends", module).splitlines():
+            if line.startswith("insmod ") and (path := line.split()[1]) not in order:
+                order.append(path)
+    for path in order:
+        unpack = {".xz": ["xz", "-dc"], ".zst": ["zstd", "-dcq"]}.get(Path(path).suffix, ["cat"])
+        name = Path(path).name.partition(".ko")[0] + ".ko"
+        (folder / "m" / name).write_bytes(subprocess.check_output([*unpack, path]))
+        with (folder / "mods").open("a") as file:
+            file.write(f"{name}\n")
+    image.write_bytes(ramdisk(folder))
+    shutil.rmtree(folder)
+
+
+def ramdisk(folder: Path) -> bytes:
+    names = "\n".join(str(path.relative_to(folder)) for path in sorted(folder.rglob("*")))
+    cpio = ["cpio", "-o", "-H", "newc", "--quiet"]
+    packed = subprocess.run(cpio, input=names.encode(), cwd=folder, stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run(["gzip", "-1"], input=packed, stdout=subprocess.PIPE, check=True).stdout
+
+
+def kernel() -> Kernel:
+    """`CTRMGR_LAB_KERNEL`, or the distribution's."""
+    given = os.environ.get("CTRMGR_LAB_KERNEL")
+    return Kernel(Path(given)) if given else distribution_kernel()
+
+
+def job(image: Path, command: str) -> None:
+    """What the guest finds in /job: the command, this tree, the programs."""
+    script = image.with_name("command")
+    script.write_text(command + "\n")
+    programs = Path(os.environ.get("CTRMGR_LIBEXEC") or build(ROOT / "build" / "test"))
+
+    def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if "__pycache__" in member.name or member.name == "tree/tests/fixtures" else member
+
+    with tarfile.open(image, "w") as tar:
+        tar.add(script, "command")
+        for name in TREE:
+            tar.add(ROOT / name, f"tree/{name}", filter=wanted)
+        for path in programs.iterdir():
+            if path.is_file() and (path.name.startswith("ctrmgr-") or path.suffix == ".policy"):
+                tar.add(path, f"libexec/{path.name}")
+
+
+def hardware(kinds: Sequence[str], folder: Path) -> list[str]:
+    """QEMU's words for what the guest shall have."""
+    words: list[str] = []
+    for kind in kinds:
+        match kind:
+            case "gpu":
+                words += ["-device", "virtio-gpu-pci"]
+            case "net":
+                words += ["-netdev", "hubport,id=hub,hubid=0", "-device", "virtio-net-pci,netdev=hub"]
+            case "nvme":
+                (folder / "nvme").touch()
+                os.truncate(folder / "nvme", 64 << 20)
+                words += ["-drive", f"if=none,id=nvme,file={folder}/nvme,format=raw"]
+                words += ["-device", "nvme,drive=nvme,serial=lab-nvme"]
+            case _:
+                raise LabError(f"no hardware `{kind}`; there are gpu, net and nvme")
+    return words
+
+
+def machine(on: Kernel, folder: Path, kinds: Sequence[str], memory: int) -> list[str]:
+    """The whole command line of QEMU."""
+
+    def disk(name: str, path: Path) -> list[str]:
+        drive = f"if=none,id={name},file={path},format=raw,readonly=on"
+        return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},serial=lab-{name}"]
+
+    def port(name: str) -> list[str]:
+        (folder / name).touch()
+        device = f"virtserialport,chardev={name},name=lab.{name}"
+        return ["-chardev", f"file,id={name},path={folder}/{name}", "-device", device]
+
+    append = f"console=ttyS0 quiet panic=-1 reboot=t mitigations=off {os.environ.get('CTRMGR_LAB_APPEND', '')}"
+    words = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-M", "q35"]
+    words += ["-accel", os.environ.get("CTRMGR_LAB_ACCEL", "tcg,thread=multi"), "-cpu", "max", "-smp", "2"]
+    words += ["-m", str(memory), "-kernel", str(on.image), "-initrd", f"{folder}/initrd.gz", "-append", append]
+    words += ["-serial", f"file:{folder}/console", "-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
+    words += disk("root", guest_root()) + disk("modules", on.modules) + disk("job", folder / "job")
+    return words + port("out") + port("code") + hardware(kinds, folder)
+
+
+def boot(
+    command: str,
+    kinds: Sequence[str] = (),
+    *,
+    on: Kernel | None = None,
+    seconds: float = 300,
+    memory: int = 1536,
+    hear: Callable[[str], object] = lambda text: None,
+) -> Done:
+    """Run a shell command in a guest of its own, in this tree. `hear` gets its output as it comes. Raises LabError."""
+    need()
+    on = on or kernel()
+    with tempfile.TemporaryDirectory(prefix="ctrmgr-lab-", dir="/var/tmp") as name:
+        folder = Path(name)
+        (folder / "first").mkdir()
+        shutil.copy(HERE / "stage1", folder / "first/init")
+        shutil.copy(HERE / "stage2", folder / "first/stage2")
+        (folder / "initrd.gz").write_bytes(on.initrd.read_bytes() + ramdisk(folder / "first"))
+        job(folder / "job", command)
+        words = machine(on, folder, kinds, memory)
+        with (folder / "qemu").open("wb") as log:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            try:
+                _follow(process, folder / "out", time.monotonic() + seconds, hear)
+            finally:
+                process.kill()
+                process.wait()
+        said = {part: _text(folder / part) for part in ("out", "code", "qemu", "console")}
+    if not said["code"].strip():
+        raise LabError(
+            f"the guest did not end by itself: {said['qemu']}\n{said['out'][-3000:]}\n{said['console'][-3000:]}"
+        )
+    return Done(int(said["code"]), said["out"], said["console"])
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def _follow(process: subprocess.Popen[bytes], out: Path, deadline: float, hear: Callable[[str], object]) -> None:
+    with out.open(errors="replace") as file:
+        while True:
+            ended = process.poll() is not None or time.monotonic() > deadline
+            if text := file.read():
+                hear(text)
+            elif ended:
+                return
+            else:
+                time.sleep(0.05)
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="tests/lab/run", description="Run a command in a VM with real device drivers."
+    )
+    parser.add_argument("-d", "--devices", default="", help="comma list of gpu, net, nvme")
+    parser.add_argument("-m", "--memory", type=int, default=1536, help="MiB")
+    parser.add_argument("-t", "--seconds", type=float, default=300, help="how long it may take")
+    parser.add_argument("--distribution", action="store_true", help="its kernel, whatever CTRMGR_LAB_KERNEL says")
+    parser.add_argument("command", help="run by sh in a copy of this tree")
+    args = parser.parse_args()
+    kinds = [kind for kind in args.devices.split(",") if kind]
+    try:
+        on = distribution_kernel() if args.distribution else None
+        done = boot(args.command, kinds, on=on, seconds=args.seconds, memory=args.memory, hear=_show)
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 125
+    return done.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
