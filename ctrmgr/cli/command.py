@@ -39,7 +39,7 @@ class Argument:
     ) -> None:
         self.name, self.help, self.required, self.repeat = name, help, required, repeat
         self.complete = complete
-        """What shells complete here: `instance`, `image`, `profile`, `device`, `device-kind`, `cdi`, `file` or nothing."""
+        """What shells complete here: `instance`, `image`, `profile`, `device`, `device-kind`, `cdi`, `remote`, `file` or nothing."""
 
 
 class Args:

@@ -93,6 +93,10 @@ def things(kind: str) -> list[str]:
         from ctrmgr.backend import inventory
 
         return list(inventory.KINDS)
+    if kind == "remote":
+        from ctrmgr.remote import registry
+
+        return list(registry.load().by_name)
     if kind == "cdi":
         from ctrmgr.cdi.registry import Registry
 

@@ -32,6 +32,7 @@ VERBS = {
     "list": "list",
     "logs": "logs",
     "profile": "profile",
+    "remote": "remote",
     "rename": "delete",
     "restart": "power",
     "shell": "exec",

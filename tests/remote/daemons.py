@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Real LXD and Incus servers, each in mount, pid, network, ipc, uts and cgroup namespaces of its own and with folders of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+
+from tests.conftest import ROOT, Ctr
+
+BENCH = Path("/var/cache/ctrmgr-bench/trixie")
+TRIXIE = Path("/var/cache/ctrmgr-test/trixie")
+IDS = "root:1000000:1000000000"
+ADDRESS = "127.0.0.1:8443"
+
+ENTER = """
+set -eu
+root=$1 scratch=$2
+if [ "$root" != / ]; then
+    mkdir -p "$scratch/over/upper" "$scratch/over/work" "$scratch/over/root"
+    mount -t overlay -o "lowerdir=$root,upperdir=$scratch/over/upper,workdir=$scratch/over/work" overlay "$scratch/over/root"
+    cd "$scratch/over/root"
+    mount --rbind /dev dev
+    mount --rbind /sys sys
+    mount -t proc proc proc
+    mount -t tmpfs tmpfs tmp
+    mkdir -p ".$scratch" .old
+    mount --bind "$scratch" ".$scratch"
+    pivot_root . .old
+    umount -l .old
+else
+    mount -t proc proc /proc
+fi
+mount -t tmpfs tmpfs /run
+for file in subuid subgid; do
+    echo "$3" >"$scratch/$file"
+    mount --bind "$scratch/$file" "/etc/$file"
+done
+ip link set lo up
+shift 3
+exec "$@"
+"""
+
+
+def trixie() -> Path:
+    """A root of Debian trixie with Incus; made once on a machine."""
+    for root in (BENCH, TRIXIE):
+        if (root / "usr/libexec/incus/incusd").exists():
+            return root
+    TRIXIE.parent.mkdir(parents=True, exist_ok=True)
+    new = TRIXIE.with_name(f"new-{os.getpid()}")
+    try:
+        subprocess.run(
+            ["mmdebstrap", "--quiet", "--variant=minbase", "--include=incus-base,iproute2", "trixie", new],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        new.rename(TRIXIE)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return TRIXIE
+
+
+def tiny_image(path: Path) -> Path:
+    """A busybox root with an init, as a tarball that both take."""
+    files = {
+        "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/:/bin/sh\n",
+        "etc/group": b"root:x:0:\nrender:x:107:\nuser:x:1000:\n",
+        "sbin/init": b"#!/bin/sh\ntrap 'exit 0' PWR TERM\necho hello from init\nwhile :; do sleep 86400 & wait; done\n",
+    }
+    with tarfile.open(path, "w") as tar:
+
+        def add(name: str, kind: bytes, data: bytes = b"", mode: int = 0o755, link: str = "") -> None:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode, entry.size, entry.linkname = kind, mode, len(data), link
+            tar.addfile(entry, BytesIO(data))
+
+        metadata = f"architecture: {os.uname().machine}\ncreation_date: {int(time.time())}\n"
+        add("metadata.yaml", tarfile.REGTYPE, metadata.encode(), 0o644)
+        for folder in ("", "bin", "sbin", "dev", "proc", "sys", "etc", "tmp", "run", "root"):
+            add(f"rootfs/{folder}".rstrip("/"), tarfile.DIRTYPE)
+        add("rootfs/bin/busybox", tarfile.REGTYPE, Path("/bin/busybox").read_bytes())
+        for applet in subprocess.check_output(["/bin/busybox", "--list"], text=True).split():
+            if applet not in ("busybox", "init"):
+                add(f"rootfs/bin/{applet}", tarfile.SYMTYPE, link="busybox", mode=0o777)
+        for name, data in files.items():
+            add(f"rootfs/{name}", tarfile.REGTYPE, data, 0o755 if name == "sbin/init" else 0o644)
+    return path
+
+
+class Daemon:
+    """A running server. `run` is the vendor's own client in its namespaces."""
+
+    kind = ""
+    client: tuple[str, ...] = ()
+    admin: tuple[str, ...] = ()
+    program: tuple[str, ...] = ()
+    variable = ""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch, self.home = scratch, scratch / "home"
+        self.home.mkdir(parents=True)
+        self.socket = self.home / "unix.socket"
+        self.env = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(scratch),
+            f"{self.variable}_DIR": str(self.home),
+            f"{self.variable}_CONF": str(scratch / "client"),
+        }
+        self.log = (scratch / "log").open("wb")
+        self.start()
+
+    def root(self) -> str:
+        return "/"
+
+    def start(self) -> None:
+        unshare = [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--net",
+            "--ipc",
+        ]
+        self.process = subprocess.Popen(
+            [*unshare, "--uts", "--cgroup", "sh", "-c", ENTER, "sh", self.root(), self.scratch, IDS,
+             *self.program, "--group", "root"],
+            env=self.env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+        )  # fmt: skip
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        for _ in range(600):
+            self.pid = int((children.read_text().split() or ["0"])[0])
+            if (
+                self.pid
+                and self.socket.exists()
+                and self.run(*self.admin, "waitready", "--timeout=30", code=None)[0] == 0
+            ):
+                return
+            assert self.process.poll() is None, (self.scratch / "log").read_text()
+            time.sleep(0.05)
+        raise AssertionError((self.scratch / "log").read_text())
+
+    def set_up(self, image: Path) -> None:
+        preseed = {
+            "config": {"core.https_address": ADDRESS},
+            "storage_pools": [{"name": "default", "driver": "dir"}],
+            "profiles": [{"name": "default", "devices": {"root": {"type": "disk", "path": "/", "pool": "default"}}}],
+        }
+        self.run(*self.admin, "init", "--preseed", stdin=json.dumps(preseed).encode())
+        shutil.copy(image, self.scratch / "image.tar")
+        self.run(*self.client, "image", "import", str(self.scratch / "image.tar"), "--alias", "tiny")
+
+    def run(self, *words: str, code: int | None = 0, stdin: bytes = b"") -> tuple[int, str]:
+        enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--net", "--ipc", "--uts", "--wd=/"]
+        done = subprocess.run([*enter, *words], env=self.env, input=stdin, capture_output=True, timeout=60)
+        text = (done.stdout + (b"" if done.returncode == 0 else done.stderr)).decode(errors="replace")
+        assert code is None or done.returncode == code, f"{words}: {text}"
+        return done.returncode, text
+
+    def tool(self, *words: str, code: int | None = 0) -> str:
+        """The vendor's client."""
+        return self.run(*self.client, *words, code=code)[1]
+
+    def inside(self) -> list[str]:
+        """The words before a command that is to see the server's network (and nothing else of it)."""
+        return ["nsenter", f"--net=/proc/{self.pid}/ns/net"]
+
+    def stop(self) -> None:
+        """Its instances, the daemon, and with it all its namespaces."""
+        with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
+            self.run(*self.admin, "shutdown", "--force", "--timeout=20", code=None)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(20)
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+class Lxd(Daemon):
+    kind = "lxd"
+    client = ("lxc",)
+    admin = ("lxd",)
+    program = ("lxd",)
+    variable = "LXD"
+
+    def token(self, name: str) -> str:
+        return self.tool("config", "trust", "add", "--name", name).split()[-1]
+
+
+class Incus(Daemon):
+    kind = "incus"
+    client = ("incus",)
+    admin = ("incus", "admin")
+    program = ("/usr/libexec/incus/incusd",)
+    variable = "INCUS"
+
+    def root(self) -> str:
+        return str(trixie())
+
+    def token(self, name: str) -> str:
+        return self.tool("config", "trust", "add", name).split()[-1]
+
+
+class Remote(Ctr):
+    """`ctrmgr` that sees a server's network."""
+
+    def __init__(self, folder: Path, daemon: Daemon) -> None:
+        super().__init__(folder)
+        self.daemon = daemon
+        self.argv = [*daemon.inside(), *self.argv]
+
+    def clean_up(self) -> None:
+        for line in self("list", "host:", "--format", "csv", code=None).stdout.splitlines()[1:]:
+            self("delete", "--force", line.split(",")[0], code=None)
+
+
+@contextlib.contextmanager
+def started(kinds: Sequence[type[Daemon]], scratch: Path) -> Iterator[list[Daemon]]:
+    """Servers with an image `tiny`."""
+    scratch.chmod(0o711)
+    image = tiny_image(scratch / "tiny.tar")
+    found: list[Daemon] = []
+    try:
+        for kind in kinds:
+            found.append(kind(scratch / kind.kind))
+            found[-1].set_up(image)
+        yield found
+    finally:
+        for daemon in found:
+            daemon.stop()
+
+
+__all__ = ("ADDRESS", "ROOT", "Daemon", "Incus", "Lxd", "Remote", "started")
