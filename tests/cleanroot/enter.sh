@@ -29,6 +29,10 @@ mount -t devpts -o newinstance,ptmxmode=0666,mode=0620,gid=5 devpts "$root/dev/p
 mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
+for number in 0 1 2; do
+    name=$(echo stdin stdout stderr | cut -d" " -f$((number + 1)))
+    ln -s "/proc/self/fd/$number" "$root/dev/$name"
+done
 while [ "$1" = --bind ]; do
     mkdir -p "$root$2"
     mount --rbind "$2" "$root$2"
