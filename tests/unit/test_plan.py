@@ -180,8 +180,8 @@ def test_no_more_than_the_monitor_has_room_for(tmp_path: Path) -> None:
     assert int(room["DEVICES"]) == compile.ROOM["device"][0]
     assert int(room["WORDS"]) == compile.ROOM["env"][0] + 1
     assert int(room["MAPS"]) == idmap.EXTENTS_MAX
-    many = {f"d{n}": {"type": "unix-char", "source": f"/dev/x{n}"} for n in range(65)}
-    with pytest.raises(SpecError, match="65 devices"):
+    many = {f"d{n}": {"type": "unix-char", "source": f"/dev/x{n}"} for n in range(129)}
+    with pytest.raises(SpecError, match="129 device nodes"):
         build(tmp_path, {}, many)
     with pytest.raises(SpecError, match="extents"):
         idmap.build(65536, 100000, [(n * 2 + 1, 1 + n * 2, 1) for n in range(20)])
