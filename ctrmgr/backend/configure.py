@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from ctrmgr.backend import live, record, repair
+from ctrmgr.backend import limits, live, record, repair
 from ctrmgr.backend.repair import crash
 from ctrmgr.images import store
 from ctrmgr.plan import compile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     Rows = Sequence[Sequence[str]]
 
@@ -30,8 +30,9 @@ def compiled(own: record.Record) -> list[list[str]]:
     return compile.recompile(own.name, store.load(own.image), own.profiles, own.config, own.devices, own.plan())
 
 
-def apply(own: record.Record) -> bool:
-    """Put the record and its plan in place; the caller holds the instance's lock.
+def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) -> bool:
+    """Put the record and its plan in place; the caller holds the instance's lock. `say` hears what the kernel does about
+    limits that are below what is in use.
 
     True when a running instance will only see all of it at its next start. Raises what `compiled` does, and HostError when
     the kernel refuses a limit: then nothing has changed.
@@ -42,7 +43,10 @@ def apply(own: record.Record) -> bool:
     crash("config-recorded")
     try:
         if joined:
+            below = list(limits.below_use(old, new))
             live.change_limits(own.name, old, new)
+            for text in below:
+                say(text)
     except BaseException:
         record.drop(own.path)
         raise

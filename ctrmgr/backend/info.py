@@ -7,9 +7,9 @@ import os
 import time
 
 from ctrmgr import state
-from ctrmgr.backend import record
+from ctrmgr.backend import limits, record
 from ctrmgr.errors import CtrmgrError
-from ctrmgr.host import cgroup
+from ctrmgr.host.cgroup import UNIFIED
 from ctrmgr.kernel import control
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ def read(name: str) -> Info:
         "root": "copied with shifted owners" if ["shifted", "1"] in plan else "overlay over idmapped layers",
     }
     if fields["status"] == "RUNNING":
-        fields.update(_running(name, plan))
+        fields.update(_running(own, plan))
     else:
         fields["last-exit"] = _last_exit(own.path)
     return Info(fields)
@@ -60,8 +60,8 @@ def _planned(row: Sequence[str]) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _running(name: str, plan: Sequence[Sequence[str]]) -> dict[str, object]:
-    run = record.run_home(name)
+def _running(own: record.Record, plan: Sequence[Sequence[str]]) -> dict[str, object]:
+    run = record.run_home(own.name)
     monitor, init, frozen, started = control.ask(run, control.STATUS).status()
     found: dict[str, object] = {
         "status": "FROZEN" if frozen else "RUNNING",
@@ -83,41 +83,21 @@ def _running(name: str, plan: Sequence[Sequence[str]]) -> dict[str, object]:
         ],
         "open-fds": "held: descriptors that are open when a device is detached keep working",
     }
-    found.update(_cgroups(plan))
+    found["limits"] = limits.read(own, plan)
+    found["processes"] = _processes(plan)
+    found.update(limits.usage(plan))
     return found
 
 
-def _cgroups(plan: Sequence[Sequence[str]]) -> dict[str, object]:
-    """Limits as the kernel has them now, and what is used."""
-    (path,) = (row[1] for row in plan if row[0] == "cgroup")
-    host = cgroup.read()
-    places = {**host.v1, **({"unified": host.unified} if host.unified else {})}
-    found: dict[str, object] = {
-        "limits": [
-            {"file": row[2], "value": _text(f"{places[row[1]]}/{path}/{row[2]}"), "hierarchy": row[1], "enforced": True}
-            for row in plan
-            if row[0] == "cgroup-file" and row[1] in places
-        ]
-    }
-    if host.unified:
-        base = f"{host.unified}/{path}"
-        found["processes"] = sum(
-            len(_text(f"{folder}/cgroup.procs").split()) for folder, *_ in os.walk(base, followlinks=False)
-        )
-        usage = _text(f"{base}/cpu.stat").split()
-        if "usage_usec" in usage:
-            found["cpu-usec"] = int(usage[usage.index("usage_usec") + 1])
-    for hierarchy, file in (("unified", "memory.current"), ("memory", "memory.usage_in_bytes")):
-        value = _text(f"{places.get(hierarchy, '')}/{path}/{file}")
-        if value:
-            found["memory"] = int(value)
-    return found
+def _processes(plan: Sequence[Sequence[str]]) -> int:
+    folder = limits.Files(plan).folders.get(UNIFIED, "")
+    return sum(len(_text(f"{below}/cgroup.procs").split()) for below, *_ in os.walk(folder, followlinks=False))
 
 
 def _text(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
-            return " ".join(file.read().split())
+            return file.read()
     except OSError:
         return ""
 

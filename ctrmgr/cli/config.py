@@ -27,7 +27,7 @@ def _apply(args: Args, own: Record) -> None:
     """Compile the plan anew and put it in place; say what waits for a start."""
     if args.flag("dry-run"):
         sys.stdout.buffer.write(state.dump_flat(configure.compiled(own)))
-    elif configure.apply(own):
+    elif configure.apply(own, lambda text: _talk(args, f"`{own.name}`: {text}")):
         _talk(args, f"`{own.name}` is running: this applies at its next start")
 
 

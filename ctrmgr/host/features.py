@@ -27,11 +27,45 @@ def boot_id(root: str = "/") -> str:
 
 def cpus(root: str = "/") -> tuple[int, ...]:
     """Numbers of the CPUs that are online."""
+    return _numbers(_text(root, "sys/devices/system/cpu/online"))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
     found: list[int] = []
-    for part in filter(None, _text(root, "sys/devices/system/cpu/online").split(",")):
+    for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         found.extend(range(int(first), int(last or first) + 1))
     return tuple(found)
+
+
+def nodes(root: str = "/") -> dict[int, tuple[int, ...]]:
+    """NUMA node → numbers of its CPUs."""
+    online = _numbers(_text(root, "sys/devices/system/node/online"))
+    return {node: _numbers(_text(root, f"sys/devices/system/node/node{node}/cpulist")) for node in online}
+
+
+def pid_max(root: str = "/") -> int:
+    """How many processes and threads there can be."""
+    text = _text(root, "proc/sys/kernel/pid_max")
+    return int(text) if text.isdecimal() else 1 << 22
+
+
+def huge_pages(root: str = "/") -> tuple[str, ...]:
+    """Sizes of huge pages, smallest first, as the hugetlb controller writes them: `2MB`."""
+    try:
+        names = os.listdir(os.path.join(root, "sys/kernel/mm/hugepages"))
+    except OSError:
+        return ()
+    sizes = sorted(int(name[10:-2]) for name in names if name.startswith("hugepages-") and name[10:-2].isdecimal())
+    units = ((1 << 20, "GB"), (1 << 10, "MB"), (1, "KB"))
+    return tuple(next(f"{size // unit}{letters}" for unit, letters in units if size >= unit) for size in sizes)
+
+
+def rdma_devices(root: str = "/") -> tuple[str, ...]:
+    try:
+        return tuple(sorted(os.listdir(os.path.join(root, "sys/class/infiniband"))))
+    except OSError:
+        return ()
 
 
 def memory(root: str = "/") -> int:

@@ -31,6 +31,35 @@ class Host:
         return features.memory(self.root)
 
     @cached_property
+    def nodes(self) -> dict[int, tuple[int, ...]]:
+        """NUMA node → its CPUs; a machine without NUMA has node 0."""
+        return features.nodes(self.root) or {0: self.cpus}
+
+    @cached_property
+    def kernel(self) -> tuple[int, int]:
+        return features.kernel_version(self.root)
+
+    @cached_property
+    def pid_max(self) -> int:
+        return features.pid_max(self.root)
+
+    @cached_property
+    def huge_pages(self) -> tuple[str, ...]:
+        """Sizes as the hugetlb controller writes them: `2MB`, `1GB`."""
+        return features.huge_pages(self.root)
+
+    @cached_property
+    def rdma_devices(self) -> tuple[str, ...]:
+        return features.rdma_devices(self.root)
+
+    @cached_property
+    def misc_capacity(self) -> dict[str, int]:
+        """Resource of the misc controller → how much of it there is."""
+        mount = self.cgroups.v1.get("misc") or self.cgroups.unified
+        rows = (line.split() for line in self.cgroup_text(mount, "misc.capacity").splitlines())
+        return {row[0]: int(row[1]) for row in rows if len(row) == 2}
+
+    @cached_property
     def init_limits(self) -> dict[str, tuple[str, str]]:
         """(soft, hard) resource limits of the host's init, which are the machine's own; none when we may not set them."""
         return features.init_limits(self.root) if features.may_raise_limits(self.root) else {}

@@ -12,6 +12,7 @@ from ctrmgr.errors import NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
 from ctrmgr.plan import folders, limits, seccomp, template
 from ctrmgr.spec import capabilities, device, keys, profile, values
+from ctrmgr.spec import limits as limit_keys
 
 if TYPE_CHECKING:
     from ctrmgr.images.store import Image
@@ -49,7 +50,7 @@ APPARMOR = "ctrmgr-instance"
 CONSOLE_SIZE = 1 << 20
 ROOM = {"device": (128, "device nodes"), "bind": (128, "mounts of devices"), "hook": (64, "hooks of devices"),
         "device-env": (128, "variables of devices"), "env": (127, "variables of the environment"),
-        "rlimit": (16, "resource limits")}  # fmt: skip
+        "rlimit": (16, "resource limits"), "cgroup-file": (64, "limits")}  # fmt: skip
 """Row → how many of it the monitor has room for (`native_helpers/plan.h`), and what people call them."""
 
 
@@ -70,8 +71,15 @@ def compile_template(
     policy = seccomp.policy(merged, seccomp.default_policy())
     rows.append(["seccomp", seccomp.compiled(policy)])
     if not config and not devices and not ignore_unsupported:
-        files = [rows[-1][1], __file__, keys.__file__, limits.__file__, seccomp.default_policy_path(), "/etc/subuid"]
-        files.append(f"/etc/apparmor.d/{APPARMOR}")
+        files = [
+            rows[-1][1],
+            __file__,
+            keys.__file__,
+            limits.__file__,
+            limit_keys.__file__,
+            seccomp.default_policy_path(),
+        ]
+        files += ["/etc/subuid", f"/etc/apparmor.d/{APPARMOR}"]
         template.store(image, profiles, rows, files)
     return rows
 
@@ -183,6 +191,12 @@ def _confinement(config: Config, host: Host) -> list[list[str]]:
 def ignored(rows: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     """(key, reason) of what a template leaves out, for the caller to say."""
     return [(row[1], row[2]) for row in rows if row[0] == "@ignored"]
+
+
+def limits_left_out(profiles: Sequence[str], config: Config) -> list[tuple[str, str]]:
+    """(key, reason) of the limits that `limits.enforcement: best-effort` goes on without. Raises CtrmgrError."""
+    merged, _ = profile.merge([profile.load(find(name)) for name in profiles], config, {})
+    return ignored(limits.rows(merged, Host())) if "limits.enforcement" in merged else []
 
 
 def recompile(

@@ -1,194 +1,189 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Limits → files of the hierarchy that really has the controller. The seam for the full model: one function per group."""
+"""Limits → files of the hierarchy that really has the controller; what a change of them writes; whether they hold.
+
+The limits themselves are the entries of `ctrmgr.spec.limits`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from ctrmgr.errors import HostError, SpecError, UnsupportedError
+from ctrmgr.errors import SpecError, UnsupportedError
 from ctrmgr.host.cgroup import UNIFIED
 from ctrmgr.host.machine import Host
 from ctrmgr.spec import values
+from ctrmgr.spec.limits import KEYED, LIMITS, UNIFIED_FILES, V1_FILES, Ask, File, Limit, hugetlb
 
-Rows = Iterator[list[str]]
+Rows = Sequence[Sequence[str]]
 
-PERIOD = 100
-"""Milliseconds: the kernel's own default."""
+BEST_EFFORT = "`limits.enforcement: best-effort` goes on without it"
 
 
 def rows(config: Mapping[str, str], host: Host) -> list[list[str]]:
     """`cgroup-file` rows, a `@cpus` row, and an `@ignored` row for each key left out by `limits.enforcement: best-effort`.
 
-    Raises UnsupportedError naming the key when this host has nothing to enforce it with.
+    Raises UnsupportedError naming the key when this host has nothing to enforce it with, HostError for more than the host
+    has, SpecError for keys that contradict each other.
     """
     best_effort = config.get("limits.enforcement") == "best-effort"
     found: list[list[str]] = []
-    for keys, function in GROUPS.items():
-        given = [key for key in keys if key in config]
-        if not given:
-            continue
+    owners: dict[tuple[str, ...], tuple[str, str]] = {}
+    for key, limit in _given(config):
         try:
-            found += function(config, host)
+            made = list(_rows(key, limit, config, host))
         except UnsupportedError as error:
             if not best_effort:
                 raise
-            found.append(["@ignored", given[0], error.message])
+            found.append(["@ignored", key, error.message])
+            continue
+        for row in made:
+            place = _place(row)
+            other, value = owners.setdefault(place, (key, row[-1]))
+            if value != row[-1]:
+                raise SpecError(f"`{other}` and `{key}` both say what `{row[2]}` is", hint="take one of them out")
+            if row not in found:
+                found.append(row)
+    _check_order(found)
     return found
 
 
-def _where(key: str, controller: str, host: Host) -> str:
-    hierarchy = host.cgroups.where(controller)
-    if not hierarchy:
-        delegated = (
-            "was not delegated to you"
-            if not host.privileged
-            else f"is in no hierarchy of this host ({host.cgroups.layout})"
-        )
+def _given(config: Mapping[str, str]) -> Iterator[tuple[str, Limit]]:
+    for limit in LIMITS:
+        for key in sorted(config):
+            if limit.covers(key):
+                yield key, limit
+
+
+def limit_of(key: str) -> Limit | None:
+    return next((limit for limit in LIMITS if limit.covers(key)), None)
+
+
+def _rows(key: str, limit: Limit, config: Mapping[str, str], host: Host) -> Iterator[list[str]]:
+    suffix = limit.ask(key, config, host, True).suffix
+    controller = limit.controller or suffix.partition(".")[0]
+    hierarchy = _where(key, controller, limit.v1_controller or controller, host)
+    unified = hierarchy == UNIFIED
+    ask = limit.ask(key, config, host, unified)
+    files = limit.v2 if unified else limit.v1
+    if not files:
+        raise UnsupportedError(f"`{key}` cannot be enforced here: {limit.absent}", hint=BEST_EFFORT)
+    for file in files:
+        value = file.make(ask)
+        if value is None:
+            continue
+        name = _name(file, ask, hierarchy, host)
+        if not name:
+            if file.optional(ask):
+                continue
+            raise UnsupportedError(f"`{key}` cannot be enforced here: {limit.absent}", hint=BEST_EFFORT)
+        count, of, cpus = value.partition(" of ")
+        if of:
+            # Which ones is chosen for each instance, in turn: see instance.fill.
+            yield ["@cpus", count, hierarchy, cpus]
+            continue
+        for setting in _settings(name, value):
+            yield _file(hierarchy, name, setting)
+
+
+def _where(key: str, controller: str, v1: str, host: Host) -> str:
+    if controller == "cgroup" and host.cgroups.unified:
+        return UNIFIED
+    hierarchy = host.cgroups.where(controller) or host.cgroups.where(v1)
+    if hierarchy:
+        return hierarchy
+    if host.privileged:
         raise UnsupportedError(
-            f"`{key}` cannot be enforced here: the `{controller}` controller {delegated}",
-            hint="`limits.enforcement: best-effort` goes on without it",
+            f"`{key}` cannot be enforced here: the `{controller}` controller is in no hierarchy of this host "
+            f"({host.cgroups.layout})",
+            hint=BEST_EFFORT,
         )
-    return hierarchy
+    raise UnsupportedError(
+        f"`{key}` cannot be enforced here: the `{controller}` controller was not delegated to you",
+        hint=f"root can: `systemctl edit user@.service`, `[Service]`, `Delegate={_delegate(controller, host)}`, and log in "
+        f"again; or {BEST_EFFORT}",
+    )
+
+
+def _delegate(controller: str, host: Host) -> str:
+    return " ".join(sorted({controller, *host.cgroups.controllers}))
+
+
+def _name(file: File, ask: Ask, hierarchy: str, host: Host) -> str:
+    """The file's name on this host; "" when it has none of them."""
+    if host.kernel != (0, 0) and host.kernel < file.since:
+        return ""
+    names = [name.replace("{}", ask.suffix) for name in file.names]
+    if not file.probed:
+        return names[0]
+    mount = host.cgroups.unified if hierarchy == UNIFIED else host.cgroups.v1[hierarchy]
+    return next((name for name in names if host.has_file(mount, name)), "")
+
+
+def _settings(file: str, value: str) -> Iterator[str]:
+    """What a file with several settings on a line (`8:16 rbps=1 wbps=2`) is told one by one, so that each can be taken back."""
+    subject, *words = value.split()
+    if not file.startswith(KEYED) or not all("=" in word for word in words) or not words:
+        yield value
+        return
+    for word in words:
+        yield f"{subject} {word}"
 
 
 def _file(hierarchy: str, name: str, value: object) -> list[str]:
     return ["cgroup-file", hierarchy, name, str(value)]
 
 
-def _cpus(config: Mapping[str, str], host: Host) -> Rows:
-    value = config["limits.cpu"]
-    hierarchy = _where("limits.cpu", "cpuset", host)
-    online = host.cpus
-    if hierarchy != UNIFIED:
-        # A v1 cpuset takes no process before it has memory nodes.
-        yield _file(hierarchy, "cpuset.mems", host.cgroup_text(host.cgroups.v1[hierarchy], "cpuset.mems") or "0")
-    if value.isdecimal():
-        if int(value) > len(online):
-            raise HostError(f"`limits.cpu`: this host has {len(online)} CPUs, not {value}")
-        # Which ones is chosen for each instance, in turn: see instance.fill.
-        yield ["@cpus", value, hierarchy, ",".join(map(str, online))]
-        return
-    missing = [cpu for cpu in values.expand_cpus(value) if cpu not in online]
-    if missing:
-        raise HostError(f"`limits.cpu`: this host has no CPU {missing[0]} that is online")
-    yield _file(hierarchy, "cpuset.cpus", value)
+def _subject(file: str, value: str) -> str:
+    """Which line, and which word of it, a value of a file is about: `8:16 rbps` of `8:16 rbps=1`."""
+    if not file.startswith(KEYED):
+        return ""
+    subject, _, setting = value.rpartition(" ")
+    word, equals, _ = setting.partition("=")
+    return f"{subject} {word}" if equals else subject
 
 
-def _cpu_time(config: Mapping[str, str], host: Host) -> Rows:
-    allowance = config.get("limits.cpu.allowance", "100%")
-    key = "limits.cpu.allowance" if "limits.cpu.allowance" in config else "limits.cpu.priority"
-    hierarchy = _where(key, "cpu", host)
-    percent = int(allowance[:-1]) if allowance.endswith("%") else 100
-    # As LXD has it: the priority only decides between equal shares.
-    less = 10 - int(config.get("limits.cpu.priority", "10"))
-    if hierarchy == UNIFIED:
-        yield _file(hierarchy, "cpu.weight", max(1, percent - less))
-    else:
-        yield _file(hierarchy, "cpu.shares", max(2, percent * 1024 // 100 - less))
-    if not allowance.endswith("%"):
-        used, whole = (values.milliseconds(part) * 1000 for part in allowance.split("/"))
-        if hierarchy == UNIFIED:
-            yield _file(hierarchy, "cpu.max", f"{used} {whole}")
-        else:
-            yield _file(hierarchy, "cpu.cfs_period_us", whole)
-            yield _file(hierarchy, "cpu.cfs_quota_us", used)
+def _place(row: Sequence[str]) -> tuple[str, ...]:
+    """What a row sets; two rows that set the same cannot both hold."""
+    if row[0] == "@cpus":
+        return (row[2], "cpuset.cpus", "")
+    return (row[1], row[2], _subject(row[2], row[3]))
 
 
-def memory_bytes(value: str, host: Host) -> int:
-    """Bytes of a size, or of a percentage of the host's."""
-    return host.memory * int(value[:-1]) // 100 if value.endswith("%") else values.size_bytes(value)
+def _check_order(found: Rows) -> None:
+    """A guarantee, or a soft limit, above the hard limit would never be reached."""
+    said = {row[2]: row[3] for row in found if row[0] == "cgroup-file"}
+    hard = _number(said.get("memory.max", "max"))
+    for name in ("memory.min", "memory.low", "memory.high"):
+        if hard is not None and name in said and (_number(said[name]) or 0) > hard:
+            raise SpecError(f"`unified.{name}` is above the hard limit of {hard} bytes", hint="see `limits.memory`")
 
 
-def _memory(config: Mapping[str, str], host: Host) -> Rows:
-    key = "limits.memory" if "limits.memory" in config else "limits.memory.swap"
-    hierarchy = _where(key, "memory", host)
-    limit = memory_bytes(config["limits.memory"], host) if "limits.memory" in config else 0
-    soft = config.get("limits.memory.enforce") == "soft"
-    v2 = hierarchy == UNIFIED
-    if limit:
-        names = ("memory.high", "memory.max") if v2 else ("memory.soft_limit_in_bytes", "memory.limit_in_bytes")
-        yield _file(hierarchy, names[0 if soft else 1], limit)
-    swap = config.get("limits.memory.swap", "true")
-    if swap == "true":
-        return
-    extra = 0 if swap == "false" else values.size_bytes(swap)
-    if v2:
-        yield _file(hierarchy, "memory.swap.max", extra)
-        return
-    if extra == 0:
-        # Enough by itself, and it needs no swap accounting.
-        yield _file(hierarchy, "memory.swappiness", 0)
-    if limit and not soft:
-        yield from _memsw(limit + extra, extra, hierarchy, host)
-    elif extra:
-        raise SpecError(
-            "`limits.memory.swap`: a size needs a hard `limits.memory` here: cgroup v1 limits the sum of both"
-        )
+def _number(value: str) -> int | None:
+    """Of a kernel's size (`64M`); None for `max` and what is none."""
+    digits, unit = (value[:-1], value[-1:].upper()) if value[-1:].upper() in "KMGT" else (value, "")
+    return int(digits) << " KMGT".index(unit or " ") * 10 if digits.isdecimal() else None
 
 
-def _memsw(total: int, extra: int, hierarchy: str, host: Host) -> Rows:
-    name = "memory.memsw.limit_in_bytes"
-    if host.has_file(host.cgroups.v1[hierarchy], name):
-        yield _file(hierarchy, name, total)
-    elif extra:
-        raise UnsupportedError(
-            "`limits.memory.swap` cannot be enforced here: this kernel does not count swap",
-            hint="boot with `swapaccount=1`, or say `limits.enforcement: best-effort`",
-        )
+def neutral(file: str, subject: str, host: Host) -> str:
+    """What a file says in a cgroup without a limit."""
+    if file in ("cpuset.cpus", "cpuset.mems"):
+        return ",".join(map(str, host.cpus if file == "cpuset.cpus" else host.nodes))
+    known = hugetlb(file)
+    value = UNIFIED_FILES[known] if known in UNIFIED_FILES else V1_FILES[known]
+    device, _, word = subject.rpartition(" ")
+    if file in ("io.weight", "io.bfq.weight") and subject:
+        return f"{subject} default" if subject != "default" else f"default {value}"
+    if file.startswith(("io.max", "io.latency", "rdma.max")):
+        return f"{device} {word}={value}"
+    return f"{subject} {value}" if subject else value
 
 
-def _processes(config: Mapping[str, str], host: Host) -> Rows:
-    yield _file(_where("limits.processes", "pids", host), "pids.max", config["limits.processes"])
-
-
-def _disk(config: Mapping[str, str], host: Host) -> Rows:
-    key = "limits.disk.priority"
-    v1 = "blkio" in host.cgroups.v1
-    hierarchy = _where(key, "blkio" if v1 else "io", host)
-    mount = host.cgroups.v1["blkio"] if v1 else host.cgroups.unified
-    names = ("blkio.bfq.weight", "blkio.weight") if v1 else ("io.bfq.weight", "io.weight")
-    for name in names:
-        if host.has_file(mount, name):
-            # 0 … 10 over the weights that both schedulers take.
-            yield _file(hierarchy, name, max(10, int(config[key]) * 100))
-            return
-    raise UnsupportedError(
-        f"`{key}` cannot be enforced here: no block scheduler with weights (bfq, or io.cost) is in use",
-        hint="`limits.enforcement: best-effort` goes on without it",
-    )
-
-
-GROUPS: dict[tuple[str, ...], Callable[[Mapping[str, str], Host], Rows]] = {
-    ("limits.cpu",): _cpus,
-    ("limits.cpu.allowance", "limits.cpu.priority"): _cpu_time,
-    ("limits.memory", "limits.memory.swap"): _memory,
-    ("limits.processes",): _processes,
-    ("limits.disk.priority",): _disk,
-}
-
-UNLIMITED = {
-    "cpu.weight": "100", "cpu.shares": "1024", "cpu.max": "max 100000", "cpu.cfs_quota_us": "-1",
-    "cpu.cfs_period_us": "100000", "memory.max": "max", "memory.high": "max", "memory.swap.max": "max",
-    "memory.limit_in_bytes": "-1", "memory.soft_limit_in_bytes": "-1", "memory.memsw.limit_in_bytes": "-1",
-    "memory.swappiness": "60", "pids.max": "max", "io.weight": "100", "io.bfq.weight": "100", "blkio.weight": "500",
-    "blkio.bfq.weight": "100",
-}  # fmt: skip
-"""File → what it says in a cgroup without a limit."""
-
-
-def changes(old: Sequence[Sequence[str]], new: Sequence[Sequence[str]], host: Host) -> list[list[str]]:
+def changes(old: Rows, new: Rows, host: Host) -> list[list[str]]:
     """The `cgroup-file` rows that take a running instance from the plan `old` to `new`, in an order that the kernel takes."""
     before, after = _files(old), _files(new)
-    found: list[list[str]] = []
-    for (hierarchy, name), value in before.items():
-        if (hierarchy, name) in after:
-            continue
-        if name == "cpuset.cpus":
-            value = ",".join(map(str, host.cpus))
-        elif name != "cpuset.mems":
-            value = UNLIMITED[name]
-        found.append(_file(hierarchy, name, value))
-    changed = [_file(*key, value) for key, value in after.items() if before.get(key) != value]
+    found = [_file(hierarchy, name, neutral(name, subject, host))
+             for hierarchy, name, subject in before if (hierarchy, name, subject) not in after]  # fmt: skip
+    changed = [_file(*place[:2], value) for place, value in after.items() if before.get(place) != value]
     order = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
     if any(row[2] == order[1] and _grows(before, row) for row in (*found, *changed)):
         # v1: the sum may never be below the memory alone, so it must grow first.
@@ -196,11 +191,45 @@ def changes(old: Sequence[Sequence[str]], new: Sequence[Sequence[str]], host: Ho
     return sorted((*found, *changed), key=lambda row: order.index(row[2]) if row[2] in order else -1)
 
 
-def _grows(before: Mapping[tuple[str, str], str], row: Sequence[str]) -> bool:
-    old = int(before.get((row[1], row[2]), "-1"))
+def _grows(before: Mapping[tuple[str, str, str], str], row: Sequence[str]) -> bool:
+    old = int(before.get((row[1], row[2], ""), "-1"))
     new = int(row[3])
     return old != -1 and (new == -1 or new > old)
 
 
-def _files(plan: Sequence[Sequence[str]]) -> dict[tuple[str, str], str]:
-    return {(row[1], row[2]): row[3] for row in plan if row[0] == "cgroup-file"}
+def _files(plan: Rows) -> dict[tuple[str, str, str], str]:
+    return {(row[1], row[2], _subject(row[2], row[3])): row[3] for row in plan if row[0] == "cgroup-file"}
+
+
+def key_of(file: str, value: str, unified: bool) -> str:
+    """The key that leads to a file with such a value; of several the first (`limits.cpu.allowance` for the weight that the
+    priority changes)."""
+    for limit in LIMITS:
+        for candidate in limit.v2 if unified else limit.v1:
+            if file in (name.replace("{}", limit.name.rpartition(".")[2]) for name in candidate.names):
+                return limit.name.replace("*", _subject(file, value).replace(" ", "."))
+    return f"unified.{file}"
+
+
+def line_of(file: str, planned: str, text: str) -> str:
+    """The line of a file that a setting is about; all of it where there is but one."""
+    device = _subject(file, planned).partition(" ")[0]
+    lines = [line for line in text.splitlines() if device in ("", line.partition(" ")[0])]
+    return " ".join("\n".join(lines).split())
+
+
+PAGE = 4096
+
+
+def holds(file: str, planned: str, text: str) -> bool:
+    """Whether what a file says now is what the plan says; the kernel writes it in its own words."""
+    actual = line_of(file, planned, text)
+    if file.startswith("cpuset.") and planned[:1].isdecimal():
+        return actual[:1].isdecimal() and values.expand_cpus(planned) == values.expand_cpus(actual)
+    if file.startswith(KEYED):
+        return bool(actual) and planned.rsplit(maxsplit=1)[-1] in actual.split()
+    wanted, found = _number(planned), _number(actual)
+    if wanted is None or found is None:
+        return planned.split() == actual.split()
+    # The kernel counts memory in whole pages.
+    return 0 <= wanted - found < (PAGE if file.startswith("memory.") else 1)

@@ -11,61 +11,23 @@ from functools import partial
 
 from ctrmgr.errors import SpecError
 from ctrmgr.spec import values
+from ctrmgr.spec.key import Key
+from ctrmgr.spec.limits import LIMITS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
-class Key:
-    """One key, or (`name` ends in `.*`) all keys with a prefix.
+RLIMITS = ("as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss",
+           "rtprio", "rttime", "sigpending", "stack")  # fmt: skip
 
-    `refused` is the reason why a launch with it is refused. `live` keys change a running instance at once. `off` are values
-    with which a refused key asks for nothing.
-    """
-
-    __slots__ = ("default", "description", "inert", "live", "name", "off", "parse", "refused", "type")
-
-    def __init__(
-        self,
-        name: str,
-        type: str,
-        description: str,
-        *,
-        parse: Callable[[str], str] | None = None,
-        default: str = "",
-        refused: str = "",
-        inert: bool = False,
-        live: bool = False,
-        off: tuple[str, ...] = (),
-    ) -> None:
-        self.name, self.type, self.description, self.default = name, type, description, default
-        self.parse = parse or PARSERS.get(type, values.text)
-        self.refused, self.inert, self.live, self.off = refused, inert, live, off
-
-
-PARSERS: dict[str, Callable[[str], str]] = {
-    "boolean": values.boolean,
-    "integer": values.integer,
-    "size": values.size,
-    "string": values.text,
-    "priority 0–10": values.priority,
-}
-
-DONE = (
-    Key("limits.cpu", "CPUs", "a number of CPUs, or which ones (`0-3,6`)", parse=values.cpus, live=True),
-    Key("limits.cpu.allowance", "share or quota", "`50%`: share under contention; `20ms/100ms`: hard quota",
-        parse=values.allowance, default="100%", live=True),
-    Key("limits.cpu.priority", "priority 0–10", "weight of equal shares against each other", default="10", live=True),
-    Key("limits.memory", "size or %", "memory, of the host's when in percent", parse=values.memory, live=True),
+DONE: tuple[Key, ...] = (
+    *LIMITS,
     Key("limits.memory.enforce", "hard, soft", "hard: never more; soft: taken back under pressure",
         parse=partial(values.one_of, ("hard", "soft")), default="hard", live=True),
-    Key("limits.memory.swap", "boolean or size", "whether, or how much of, its memory may be swapped out",
-        parse=values.swap, default="true", live=True),
-    Key("limits.processes", "integer", "processes and threads", parse=values.processes, live=True),
-    Key("limits.disk.priority", "priority 0–10", "weight of disk requests under contention", live=True),
     Key("limits.kernel.*", "limit", "resource limit of processes (`limits.kernel.nofile: 1024:4096`)",
-        parse=values.rlimit),
+        parse=values.rlimit, suffix=RLIMITS.__contains__),
     Key("limits.enforcement", "strict, best-effort", "ours; best-effort: go on without the limits that this host cannot enforce",
         parse=partial(values.one_of, ("strict", "best-effort")), default="strict"),
     Key("boot.autorestart", "boolean", "start again when init fails (not after a stop or a clean end)", default="false"),
@@ -124,8 +86,7 @@ REFUSED = (
     *_refused(VM, "security.agent.metrics", "security.csm", "security.secureboot", "security.sev",
               "security.sev.policy.es", "security.sev.session.data", "security.sev.session.dh", "security.iommu",
               "limits.memory.hugepages", "agent.nic_config", "limits.memory.hotplug"),
-    *_refused("it is not done yet", "limits.cpu.nodes", "limits.disk", "limits.memory.swap.priority",
-              "limits.memory.oom_priority", "limits.hugepages.*", "limits.ingress", "limits.egress",
+    *_refused("it is not done yet", "limits.disk", "limits.memory.oom_priority", "limits.ingress", "limits.egress",
               "limits.network.priority", "linux.sysctl.*", "limits.memory.percentage"),
     *_refused("instances do not move between hosts yet", "migration.incremental.memory",
               "migration.incremental.memory.goal", "migration.incremental.memory.iterations", "migration.stateful",
@@ -159,17 +120,14 @@ INERT = (
 
 KEYS: dict[str, Key] = {key.name: key for key in (*DONE, *REFUSED, *INERT)}
 PREFIXES = {name[:-1]: key for name, key in KEYS.items() if name.endswith(".*")}
-RLIMITS = ("as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss",
-           "rtprio", "rttime", "sigpending", "stack")  # fmt: skip
 
 
 def lookup(name: str) -> Key:
     """The key's entry. Raises SpecError with the nearest known key as hint."""
     key = KEYS.get(name) if not name.endswith(".*") else None
-    if key is None:
-        key = next((found for prefix, found in PREFIXES.items() if name.startswith(prefix) and name != prefix), None)
-    if name.startswith("limits.kernel.") and name[14:] not in RLIMITS:
-        key = None
+    for prefix, found in PREFIXES.items():
+        if key is None and name.startswith(prefix) and found.suffix(name[len(prefix) :]):
+            key = found
     if key is None:
         raise SpecError(f"unknown key `{name}`", hint=near(name))
     return key

@@ -132,6 +132,26 @@ def expand_cpus(value: str) -> list[int]:
     return sorted(found)
 
 
+def nodes(value: str) -> str:
+    """NUMA nodes: `0`, `0-1`, `0,2`."""
+    try:
+        return cpu_list(value)
+    except ValueError:
+        raise ValueError("is not a set of NUMA nodes, such as 0 or 0-1") from None
+
+
+def amount(value: str) -> str:
+    """A number ≥ 0, or `max`."""
+    return value if value == "max" else integer(value)
+
+
+def line(value: str) -> str:
+    """One line that a kernel's file takes."""
+    if any(letter < " " for letter in value) or len(value.encode()) > 255:
+        raise ValueError("is not one line of at most 255 bytes")
+    return value
+
+
 def processes(value: str) -> str:
     """≥ 1."""
     return between(1, 4194304, value)

@@ -37,7 +37,9 @@ def tree(root: Path, layout: str, *, online: str = "0-3", delegated: str | None 
         "proc/sys/kernel/cap_last_cap": "40\n",
         "proc/meminfo": "MemTotal:       1048576 kB\nMemFree: 1 kB\n",
         "sys/devices/system/cpu/online": online + "\n",
-        "sys/fs/cgroup/cpuset/cpuset.mems": "0-1\n",
+        "sys/devices/system/node/online": "0-1\n",
+        "sys/devices/system/node/node0/cpulist": "0-1\n",
+        "sys/devices/system/node/node1/cpulist": "2-3\n",
         "sys/fs/cgroup/unified/cgroup.controllers": "hugetlb\n",
         "sys/fs/cgroup/memory/ctrmgr/memory.memsw.limit_in_bytes": "9\n",
     }
@@ -63,7 +65,7 @@ LIMITS = {
 }
 HALF = 1 << 29
 GOLDEN_V1 = [
-    "cpuset cpuset.mems 0-1", "cpuset cpuset.cpus 1-2", "cpu cpu.shares 1019", "cpu cpu.cfs_period_us 100000",
+    "cpuset cpuset.mems 0,1", "cpuset cpuset.cpus 1-2", "cpu cpu.shares 1019", "cpu cpu.cfs_period_us 100000",
     "cpu cpu.cfs_quota_us 20000", f"memory memory.limit_in_bytes {HALF}",
     f"memory memory.memsw.limit_in_bytes {HALF + (64 << 20)}", "pids pids.max 100",
 ]  # fmt: skip
@@ -89,7 +91,9 @@ def test_delegated_without_a_controller_is_refused_or_left_out(tmp_path: Path) -
     with pytest.raises(UnsupportedError, match=r"`limits.cpu` .*delegated"):
         limits.rows(LIMITS, host)
     rows = limits.rows({**LIMITS, "limits.enforcement": "best-effort"}, host)
-    assert [row[1] for row in rows if row[0] == "@ignored"] == ["limits.cpu", "limits.cpu.allowance"]
+    assert [row[1] for row in rows if row[0] == "@ignored"] == [
+        "limits.cpu", "limits.cpu.allowance", "limits.cpu.priority",
+    ]  # fmt: skip
     assert [row[2] for row in rows if row[0] == "cgroup-file"] == ["memory.max", "memory.swap.max", "pids.max"]
 
 

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An instance's limits as the kernel has them now, and what it uses of them. Cold."""
+
+from __future__ import annotations
+
+from ctrmgr.errors import CtrmgrError
+from ctrmgr.host import cgroup
+from ctrmgr.plan import limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ctrmgr.backend.record import Record
+
+    Rows = Sequence[Sequence[str]]
+
+
+class Files:
+    """The files of an instance's cgroups, by hierarchy (`unified`, or a v1 controller)."""
+
+    __slots__ = ("folders",)
+
+    def __init__(self, plan: Rows) -> None:
+        (path,) = (row[1] for row in plan if row[0] == "cgroup")
+        host = cgroup.read()
+        mounts = {**host.v1, **({cgroup.UNIFIED: host.unified} if host.unified else {})}
+        self.folders = {hierarchy: f"{mount}/{path}" for hierarchy, mount in mounts.items()}
+
+    def text(self, hierarchy: str, file: str) -> str:
+        """ "" where there is none, which is what a v1 hierarchy says that the instance is not in."""
+        try:
+            with open(f"{self.folders[hierarchy]}/{file}", encoding="utf-8") as stream:
+                return stream.read().strip()
+        except (OSError, KeyError):
+            return ""
+
+
+def read(own: Record, plan: Rows) -> list[dict[str, object]]:
+    """Each limit of a running instance: its key, the file that carries it out, what that says, and whether it holds.
+
+    Those that `limits.enforcement: best-effort` went on without say why.
+    """
+    files = Files(plan)
+    found: list[dict[str, object]] = []
+    for row in plan:
+        if row[0] != "cgroup-file":
+            continue
+        _, hierarchy, file, planned = row
+        text = files.text(hierarchy, file)
+        found.append(
+            {
+                "key": limits.key_of(file, planned, hierarchy == cgroup.UNIFIED),
+                "file": file,
+                "value": limits.line_of(file, planned, text),
+                "hierarchy": hierarchy,
+                "enforced": limits.holds(file, planned, text),
+            }
+        )
+    for key, reason in _left_out(own):
+        found.append({"key": key, "file": "", "value": reason, "hierarchy": "", "enforced": False})
+    return found
+
+
+def _left_out(own: Record) -> list[tuple[str, str]]:
+    from ctrmgr.plan import compile
+
+    try:
+        return compile.limits_left_out(own.profiles, own.config)
+    except CtrmgrError:
+        return []  # a profile that is gone now was there when the plan was made
+
+
+BELOW = {
+    "memory.max": ("memory.current", "the kernel takes memory back, and kills processes where that is not enough"),
+    "memory.high": ("memory.current", "the kernel takes memory back and slows its processes down meanwhile"),
+    "memory.swap.max": ("memory.swap.current", "what is swapped out stays there; nothing more goes out"),
+    "pids.max": ("pids.current", "those that run go on; no new ones until there are fewer"),
+}
+HUGE = "pages in use stay; it gets no more until it has given some back"
+
+
+def below_use(old: Rows, new: Rows) -> Iterator[str]:
+    """What the kernel does about limits of a running instance that are about to be lower than what it uses.
+
+    (v1 refuses such a limit on memory.)
+    """
+    files = Files(new)
+    before = {tuple(row) for row in old}
+    for row in new:
+        if row[0] != "cgroup-file" or tuple(row) in before or not row[3].isdecimal():
+            continue
+        _, hierarchy, file, value = row
+        current, what = BELOW.get(file, ("", ""))
+        if file.startswith("hugetlb.") and ".rsvd." not in file:
+            name = "max" if file.endswith(".max") else "limit_in_bytes"
+            current, what = file.removesuffix(name) + ("current" if name == "max" else "usage_in_bytes"), HUGE
+        used = files.text(hierarchy, current) if current else ""
+        if used.isdecimal() and int(used) > int(value):
+            yield f"`{file}` = {value} is below what is in use now ({used}): {what}"
+
+
+def usage(plan: Rows) -> Mapping[str, int]:
+    """Bytes of memory, and microseconds of CPU time, as far as the hierarchies count them."""
+    files = Files(plan)
+    found = {}
+    words = files.text(cgroup.UNIFIED, "cpu.stat").split()
+    if "usage_usec" in words:
+        found["cpu-usec"] = int(words[words.index("usage_usec") + 1])
+    for hierarchy, file in ((cgroup.UNIFIED, "memory.current"), ("memory", "memory.usage_in_bytes")):
+        text = files.text(hierarchy, file)
+        if text:
+            found["memory"] = int(text)
+    return found

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Limits on this host's own controllers: they hold, are lowered while an instance runs, and do not touch its neighbour."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ctr
+
+OFFLINE = ("-p", "no-network")
+HUGE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+
+
+def limits(ctr: Ctr, name: str = "c1") -> dict[str, dict[str, object]]:
+    """File → what `info` says about it."""
+    found = json.loads(ctr("info", name, "--format", "json").stdout)["limits"]
+    return {limit["file"] or limit["key"]: limit for limit in found}
+
+
+def keys(words: dict[str, str]) -> list[str]:
+    return [word for key, value in words.items() for word in ("-c", f"{key}={value}")]
+
+
+def launch(ctr: Ctr, name: str = "c1", **config: str) -> None:
+    ctr("launch", "builtin:busybox", name, *OFFLINE, *keys({key.replace("_", "."): config[key] for key in config}))
+
+
+def sh(ctr: Ctr, script: str, name: str = "c1", code: int | None = 0) -> str:
+    done = ctr("exec", name, "--", "sh", "-c", script, code=code)
+    return done.stdout + done.stderr
+
+
+BUSY = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"
+
+
+def throttled(ctr: Ctr, name: str) -> tuple[float, float]:
+    """Seconds of CPU time and of the wall clock that the same loop takes."""
+    text = sh(ctr, f"time sh -c '{BUSY}'", name)
+    times = {}
+    for line in text.splitlines():
+        word, _, value = line.partition("\t")
+        if word in ("real", "user", "sys"):
+            minutes, _, seconds = value.strip().rstrip("s").partition("m")
+            times[word] = int(minutes) * 60 + float(seconds)
+    return times["user"] + times["sys"], times["real"]
+
+
+def test_cpu_quota(ctr: Ctr) -> None:
+    launch(ctr, limits_cpu_allowance="50ms/100ms")
+    launch(ctr, "c2")
+    used, wall = throttled(ctr, "c1")
+    assert wall > 1.5 * used
+    ctr("config", "set", "c1", "limits.cpu.allowance=20ms/100ms")
+    used, wall = throttled(ctr, "c1")
+    assert wall > 3.5 * used
+    assert all(limit["enforced"] for limit in limits(ctr).values())
+    used, wall = throttled(ctr, "c2")
+    assert wall < 1.5 * used + 0.3
+
+
+def test_cpus_and_nodes(ctr: Ctr) -> None:
+    launch(ctr, limits_cpu="0-0", limits_cpu_nodes="0")
+    assert sh(ctr, "nproc") == "1\n"
+    allowed = sh(ctr, "grep allowed_list /proc/self/status").split()
+    assert (allowed[1], allowed[3]) == ("0", "0")
+    ctr("config", "set", "c1", f"limits.cpu={len(os.sched_getaffinity(0))}")
+    assert sh(ctr, "nproc") == f"{len(os.sched_getaffinity(0))}\n"
+
+
+def test_memory_is_lowered_live_and_a_neighbour_does_not_notice(ctr: Ctr) -> None:
+    for name in ("c1", "c2"):
+        launch(ctr, name, limits_memory="256MiB", limits_memory_swap="false")
+    fill = "dd if=/dev/zero of=/dev/null bs=100M count=1"
+    assert "1+0 records" in sh(ctr, fill)
+    ctr("config", "set", "c1", "limits.memory=64MiB")
+    sh(ctr, fill, code=137)
+    assert "1+0 records" in sh(ctr, fill, "c2")
+    assert {limit["value"] for limit in limits(ctr).values()} >= {str(64 << 20)}
+    assert all(limit["enforced"] for limit in (*limits(ctr).values(), *limits(ctr, "c2").values()))
+
+
+def test_processes_below_use(ctr: Ctr) -> None:
+    launch(ctr, limits_processes="100")
+    sh(ctr, "for i in $(seq 20); do sleep 60 >/dev/null 2>&1 </dev/null & done")
+    said = ctr("config", "set", "c1", "limits.processes=10").stderr
+    assert "`pids.max` = 10 is below what is in use now" in said and "no new ones" in said
+    assert "fork" in sh(ctr, "sleep 1 & sleep 1 & wait", code=None)
+    assert len(sh(ctr, "exec pidof sleep").split()) == 20
+
+
+@pytest.fixture
+def huge_pages() -> Iterator[int]:
+    """At least 8 pages of 2 MiB that nobody uses, for as long as the test runs."""
+    before = HUGE.read_text()
+    HUGE.write_text(str(int(before) + 8))
+    try:
+        assert int(HUGE.read_text()) >= int(before) + 8, "no memory for huge pages"
+        yield int(HUGE.read_text())
+    finally:
+        HUGE.write_text(before)
+
+
+def map_huge(ctr: Ctr, name: str, mib: int) -> str:
+    """Map huge pages from a process that is in the instance's cgroups, but runs the host's Python."""
+    pid = json.loads(ctr("info", name, "--format", "json").stdout)["pid"]
+    folder = next(
+        line.split(":", 2)[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line[:3] == "0::"
+    )
+    mount = next(
+        line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup2 " in line
+    )
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            Path(f"{mount}{folder}/cgroup.procs").write_text(str(os.getpid()))
+            try:
+                area = mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000)
+                area[0] = 1
+                os.write(writer, b"mapped")
+            except OSError as error:
+                os.write(writer, str(error.errno).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as said:
+        return said.read()
+
+
+def test_huge_pages(ctr: Ctr, huge_pages: int) -> None:
+    for name in ("c1", "c2"):
+        ctr("launch", "builtin:busybox", name, *OFFLINE, "-c", "limits.hugepages.2MB=8MiB")
+    assert map_huge(ctr, "c1", 8) == "mapped"
+    ctr("config", "set", "c1", "limits.hugepages.2MB=4MiB")
+    assert map_huge(ctr, "c1", 8) != "mapped"
+    assert map_huge(ctr, "c1", 4) == "mapped"
+    assert map_huge(ctr, "c2", 8) == "mapped"
+    assert [limit["value"] for limit in limits(ctr).values()] == [str(4 << 20)] * 2
+    ctr("config", "unset", "c1", "limits.hugepages.2MB")
+    assert map_huge(ctr, "c1", 8) == "mapped"
+
+
+def test_what_best_effort_goes_on_without_is_said(ctr: Ctr) -> None:
+    given = ("-c", "limits.hugepages.64KB=1MiB", "-c", "limits.processes=50")
+    refused = ctr("launch", "builtin:busybox", "c1", *OFFLINE, *given, code=5)
+    assert "`limits.hugepages.64KB` cannot be enforced here" in refused.stderr
+    assert "c1" not in ctr("list").stdout
+    ctr("launch", "builtin:busybox", "c1", *OFFLINE, *given, "-c", "limits.enforcement=best-effort")
+    found = limits(ctr)
+    assert found["pids.max"]["enforced"] is True
+    assert found["limits.hugepages.64KB"]["enforced"] is False
+    assert "no pages of 64KB" in str(found["limits.hugepages.64KB"]["value"])
