@@ -74,7 +74,9 @@ def _near(word: str, known: Sequence[str]) -> str:
 
 
 def short_form(source: str) -> tuple[str, dict[str, str]]:
-    """A device's name and keys from nothing but the host's node. Raises NotFoundError, SpecError."""
+    """A device's name and keys from nothing but the host's node or the name of a CDI device. Raises NotFoundError, SpecError."""
+    if source[:1] != "/":
+        return source.partition("/")[2].replace("=", "-"), {"type": "cdi", "id": source}
     fd = open_node(source, source)
     try:
         kind = "unix-block" if stat.S_ISBLK(os.fstat(fd).st_mode) else "unix-char"

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def asked(args: Args) -> tuple[str, dict[str, str]]:
-    """The device's name and keys: `NAME KEY=VALUE…`, or only the host's node."""
+    """The device's name and keys: `NAME KEY=VALUE…`, or only the host's node or a CDI device."""
     device, *words = args.positional[1:]
     keys = pairs(words, "KEY=VALUE")
-    if device.startswith("/"):
+    if device.startswith("/") or "/" in device.partition("=")[0]:
         device, short = devices.short_form(device)
         keys = {**short, **keys}
     return device, keys
@@ -40,6 +40,8 @@ def run_detach(args: Args) -> None:
     name, device = args.positional
     if device.startswith("/dev/"):
         device = device.removeprefix("/dev/").replace("/", "-")
+    elif "/" in device:
+        device = device.partition("/")[2].replace("=", "-")
     if args.flag("dry-run"):
         print(f"detach {device} from {name}")
         return
@@ -75,9 +77,16 @@ COMMANDS = (
         run_attach,
         arguments=(
             INSTANCE,
-            Argument("NAME|NODE", "a name for it, or only the host's node (`/dev/fuse`)", complete="file"),
             Argument(
-                "KEY=VALUE", "type=unix-char|unix-block source= path= uid= gid= mode= …", required=False, repeat=True
+                "NAME|NODE",
+                "a name for it, or only the host's node (`/dev/fuse`) or a CDI device (`vendor.com/class=name`)",
+                complete="file",
+            ),
+            Argument(
+                "KEY=VALUE",
+                "type=unix-char|unix-block|gpu|… source= path= uid= gid= mode= …",
+                required=False,
+                repeat=True,
             ),
         ),
         options=(VOLATILE,),

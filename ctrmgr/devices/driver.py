@@ -66,22 +66,24 @@ class Resolved:
 
 
 DRIVERS = {
+    "accel": "accel",
+    "cdi": "cdi",
     "disk": "disk",
+    "gpu": "gpu",
+    "infiniband": "infiniband",
     "nic": "nic",
     "none": "none",
     "unix-block": "unix_block",
     "unix-char": "unix_char",
+    "unix-hotplug": "unix_hotplug",
+    "usb": "usb",
 }
 """Device type → module of this package."""
 
 NOT_DONE = {
-    "gpu": "graphics cards are not done yet: attach their nodes as unix-char",
-    "infiniband": "InfiniBand is not done yet",
     "pci": "a whole PCI device is for virtual machines",
     "proxy": "there is no proxy yet: use the instance's address",
     "tpm": "an emulated TPM is for virtual machines; the host's own is /dev/tpmrm0, as unix-char",
-    "unix-hotplug": "hot-plug rules are not done yet: attach the node as unix-char or unix-block",
-    "usb": "USB rules are not done yet: attach the node under /dev/bus/usb as unix-char",
 }
 """Device types that LXD and Incus document, and why a launch with one is refused."""
 

@@ -161,7 +161,7 @@ def test_refused_before_anything_and_ignored_on_demand(tmp_path: Path) -> None:
     host = tree(tmp_path, "v2")
     with pytest.raises(UnsupportedError, match=r"`security\.privileged`"):
         compile.build(IMAGE, {"security.privileged": "true"}, {}, host)
-    gpu = {"g": {"type": "gpu"}, "f": {"type": "unix-char", "source": "/dev/fuse"}}
+    gpu = {"g": {"type": "tpm"}, "f": {"type": "unix-char", "source": "/dev/fuse"}}
     with pytest.raises(UnsupportedError, match="`g`"):
         compile.build(IMAGE, {}, gpu, host)
     rows = compile.build(IMAGE, {}, gpu, host, ignore_unsupported=True)
@@ -182,7 +182,9 @@ def test_no_more_than_the_monitor_has_room_for(tmp_path: Path) -> None:
     header = (Path(__file__).resolve().parents[2] / "native_helpers/plan.h").read_text()
     room = dict(re.findall(r"^#define PLAN_(\w+) +(\d+)$", header, re.MULTILINE))
     assert int(room["DEVICES"]) == compile.ROOM["device"][0]
-    assert int(room["WORDS"]) == compile.ROOM["env"][0] + 1
+    assert int(room["BINDS"]) == compile.ROOM["bind"][0]
+    assert int(room["HOOKS"]) == compile.ROOM["hook"][0]
+    assert int(room["WORDS"]) == compile.ROOM["env"][0] + 1 == compile.ROOM["device-env"][0]
     assert int(room["MAPS"]) == idmap.EXTENTS_MAX
     many = {f"d{n}": {"type": "unix-char", "source": f"/dev/x{n}"} for n in range(129)}
     with pytest.raises(SpecError, match="129 device nodes"):

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hooks of CDI specifications that are known by name: what they do is done inside the instance instead of running them. Hot."""
+
+from __future__ import annotations
+
+from ctrmgr.errors import UnsupportedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ctrmgr.edits import Hook
+
+PROGRAMS = frozenset(("nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-toolkit", "amd-ctk", "cdi-hook"))
+PASSED_OVER = frozenset(("disable-device-node-modification", "enable-cuda-compat", "update-nvidia-params"))
+"""What is so anyway: nobody in an instance can make or change nodes. `enable-cuda-compat` prefers newer libraries that some
+images bring; without it the host's are used."""
+STAGES = frozenset(("createContainer", "startContainer", "createRuntime", "prestart"))
+DIRS = 8
+"""Folders that one row has room for."""
+
+
+def rows(hook: Hook) -> list[list[str]]:
+    """What stands in the plan for a hook. Raises UnsupportedError for one that is not known, ValueError for wrong arguments."""
+    program = hook.path.rpartition("/")[2]
+    words = list(hook.args[1:])
+    if words[:1] == ["hook"]:  # `nvidia-ctk hook create-symlinks …`
+        words = words[1:]
+    if program.partition(".")[0] not in PROGRAMS or hook.hook_name not in STAGES or not words:
+        raise UnsupportedError(
+            f"its specification wants `{hook.path}` to be run ({hook.hook_name}): not a hook whose work is known",
+            hint="known are create-symlinks, update-ldcache and chmod of nvidia-ctk and nvidia-cdi-hook",
+        )
+    kind, options = words[0], _options(words[1:])
+    if kind in PASSED_OVER:
+        return []
+    if kind == "create-symlinks":
+        return [_link(value) for name, value in options if name == "link"]
+    if kind == "update-ldcache":
+        folders = [_absolute(value) for name, value in options if name == "folder"]
+        # without any the loader's cache is made from what its configuration says
+        return [["ldcache", *folders[at : at + DIRS]] for at in range(0, max(len(folders), 1), DIRS)]
+    if kind == "chmod":
+        modes = [value for name, value in options if name == "mode"]
+        paths = [_absolute(path) for name, value in options if name == "path" for path in value.split(",")]
+        if len(modes) != 1 or modes[0].strip("01234567") or int(modes[0], 8) > 0o777:
+            raise ValueError(f"its specification has a `chmod` hook without a plain mode: {' '.join(words)}")
+        return [["chmod", f"{int(modes[0], 8):04o}", path] for path in paths]
+    raise UnsupportedError(f"its specification has a hook `{kind}` of {program}, which is not done here")
+
+
+def _options(words: Sequence[str]) -> list[tuple[str, str]]:
+    """`--name value` and `--name=value`. Raises ValueError for anything else: half understood is not understood."""
+    found = []
+    left = list(words)
+    while left:
+        name, equals, value = left.pop(0).partition("=")
+        if not name.startswith("-") or not name.lstrip("-") or (not equals and not left):
+            raise ValueError(f"its specification has a hook whose arguments are not understood: {' '.join(words)}")
+        found.append((name.lstrip("-"), value if equals else left.pop(0)))
+    return found
+
+
+def _link(value: str) -> list[str]:
+    target, colons, link = value.partition("::")
+    if not colons or not target:
+        raise ValueError(f"its specification has a link `{value}`, which is not TARGET::LINK")
+    return ["symlink", target, _absolute(link)]
+
+
+def _absolute(path: str) -> str:
+    parts = path.split("/")
+    if path[:1] != "/" or ".." in parts or path == "/" or not path.isprintable():
+        raise ValueError(f"its specification has the path `{path}`, which is not one below the instance's root")
+    return path

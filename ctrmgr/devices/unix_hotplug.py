@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`unix-hotplug`: what USB devices bring (serial ports, disks, cameras, …), all that fit and are there at the start or the attach."""
+
+from __future__ import annotations
+
+from ctrmgr.devices import choose, fields
+from ctrmgr.devices.driver import Field, Resolved
+from ctrmgr.devices.rows import ALWAYS
+from ctrmgr.edits import ContainerEdits, DeviceNode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+live = True
+FIELDS = {
+    "vendorid": Field(fields.hexa, "vendor of the USB device"),
+    "productid": Field(fields.hexa, "its product"),
+    "serial": Field(fields.word, "its serial number; ours"),
+    "subsystem": Field(fields.word, "the kernel's class: tty, block, hidraw, video4linux, …"),
+    **fields.OWNERSHIP,
+}
+
+
+def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
+    """The nodes that are below the devices that fit. Raises ValueError without any key to choose by."""
+    from ctrmgr.host import usb
+
+    wanted = {key: values[key] for key in ("vendorid", "productid", "serial", "subsystem") if values.get(key)}
+    if not wanted:
+        raise ValueError("it says neither `vendorid`, `productid`, `serial` nor `subsystem`")
+    sticks = [each for each in usb.devices(root) if each.children]
+    found = [
+        (each, child.node)
+        for each in sticks
+        if all(getattr(each, key) == value for key, value in wanted.items() if key != "subsystem")
+        for child in each.children
+        if wanted.get("subsystem", child.subsystem) == child.subsystem and child.node.present
+    ]
+    if not found:
+        raise choose.missing("unix-hotplug", wanted, sticks)
+    return Resolved(
+        ContainerEdits(device_nodes=[DeviceNode(node.path, type=node.kind[0]) for _, node in found]),
+        identity=choose.identity(root, ALWAYS),
+        lease=[f"node:{node.path}" for _, node in found],
+    )

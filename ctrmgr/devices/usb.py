@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`usb`: all USB devices that fit and are plugged in when the instance starts or the device is attached."""
+
+from __future__ import annotations
+
+from ctrmgr.devices import choose, fields
+from ctrmgr.devices.driver import Field, Resolved
+from ctrmgr.devices.rows import ALWAYS
+from ctrmgr.edits import ContainerEdits, DeviceNode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ctrmgr.host.usb import UsbDevice
+
+live = True
+FIELDS = {
+    "id": Field(fields.word, "a name of `ctrmgr device list`: `vendorid:productid:serial`, or its socket"),
+    "vendorid": Field(fields.hexa, "its vendor"),
+    "productid": Field(fields.hexa, "its product"),
+    "serial": Field(fields.word, "its serial number"),
+    "busnum": Field(fields.number, "its bus, as `lsusb` has it; changes when it is plugged in again"),
+    "devnum": Field(fields.number, "its number on the bus; changes when it is plugged in again"),
+    **fields.OWNERSHIP,
+}
+
+
+def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
+    """The nodes of all that fit, under the host's names; hubs only when they are named."""
+    from ctrmgr.host import usb
+
+    wanted = {key: values[key] for key in FITS if values.get(key)}
+    every = usb.devices(root)
+    usual = [each for each in every if not each.hub]
+    among = every if {"id", "productid", "devnum"} & set(wanted) else usual
+    found = [(each, each.node) for each in choose.fitting(among, wanted, FITS) if each.node and each.node.present]
+    if not found:
+        raise choose.missing("usb", wanted, usual)
+    return Resolved(
+        ContainerEdits(device_nodes=[DeviceNode(node.path, type="c") for _, node in found]),
+        identity=choose.identity(root, ALWAYS),
+        lease=[id for each, node in found for id in (f"usb:{each.id}", f"node:{node.path}")],
+    )
+
+
+def _by_id(each: UsbDevice, value: str) -> bool:
+    return value in (each.id, each.port, each.name)
+
+
+FITS = {
+    "id": _by_id,
+    "vendorid": lambda each, value: each.vendorid == value,
+    "productid": lambda each, value: each.productid == value,
+    "serial": lambda each, value: each.serial == value,
+    "busnum": lambda each, value: str(each.busnum) == value,
+    "devnum": lambda each, value: str(each.devnum) == value,
+}

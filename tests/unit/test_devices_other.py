@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What accelerators, RDMA devices and what is behind USB become on recorded machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ctrmgr.devices import driver, rows
+from ctrmgr.errors import CtrmgrError, HostError, NotFoundError, SpecError, UnsupportedError
+from ctrmgr.host.machine import Host
+from ctrmgr.plan import compile
+from ctrmgr.spec import device
+from tests import trees
+
+Machine = Callable[..., str]
+
+
+def planned(root: str, type: str, **keys: str) -> list[list[str]]:
+    return rows.rows("d", device.check("d", {"type": type, **keys}), root)
+
+
+def nodes(found: list[list[str]]) -> list[str]:
+    return [row[4] for row in found if row[0] == "device"]
+
+
+@pytest.mark.parametrize(
+    ("tree", "type", "keys", "expected"),
+    [
+        ("aic100", "accel", {"id": "accel1"}, ["/dev/accel/accel1"]),
+        ("aic100", "accel", {"id": "10"}, ["/dev/accel/accel10"]),
+        ("aic100", "accel", {"pci": "01:00.0"}, ["/dev/accel/accel0"]),
+        ("aic100", "accel", {"driver": "qaic", "count": "all"}, ["/dev/accel/accel0", "/dev/accel/accel1"]),
+        ("mlx5", "infiniband", {"parent": "ib0"}, ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"]),
+        ("mlx5", "infiniband", {"parent": "mlx5_1"}, ["/dev/infiniband/uverbs1", "/dev/infiniband/rdma_cm"]),
+        ("mlx5", "infiniband", {"id": "506b:4b03:00cb:1234"}, ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"]),
+        (
+            "mlx5",
+            "infiniband",
+            {"pci": "0000:19:00.3", "access": "full"},
+            [*(f"/dev/infiniband/{name}10" for name in ("uverbs", "umad", "issm")), "/dev/infiniband/rdma_cm"],
+        ),
+        ("virtual", "infiniband", {}, ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"]),
+        ("usb", "usb", {"vendorid": "1a86"}, ["/dev/bus/usb/001/013", "/dev/bus/usb/001/014"]),
+        ("usb", "usb", {"serial": "AH06W0EQ"}, ["/dev/bus/usb/001/012"]),
+        ("usb", "usb", {"id": "1a86:7523@pci-0000:00:14.0-usb-0:4"}, ["/dev/bus/usb/001/014"]),
+        ("usb", "usb", {"busnum": "3", "devnum": "24"}, ["/dev/bus/usb/003/024"]),
+        ("usb", "unix-hotplug", {"vendorid": "1a86", "subsystem": "tty"}, ["/dev/ttyUSB1", "/dev/ttyUSB2"]),
+        ("usb", "unix-hotplug", {"vendorid": "0951", "subsystem": "block"}, ["/dev/sdd"]),
+    ],
+    ids=str,
+)
+def test_nodes(machine: Machine, tree: str, type: str, keys: dict[str, str], expected: list[str]) -> None:
+    found = planned(machine(tree), type, **keys)
+    assert nodes(found) == expected
+    assert any(row[0] == "identity" for row in found)
+    assert {row[2] for row in found if row[0] == "lease"} >= {
+        f"node:{path}" for path in expected if "rdma_cm" not in path
+    }
+
+
+def test_a_disk_is_a_block_device(machine: Machine) -> None:
+    assert planned(machine("usb"), "unix-hotplug", subsystem="block")[0][2] == "block"
+
+
+def test_all_usb_devices_are_no_hubs(machine: Machine) -> None:
+    root = machine("usb")
+    assert len(nodes(planned(root, "usb"))) == 6
+    assert nodes(planned(root, "usb", vendorid="0409", productid="0058")) == ["/dev/bus/usb/003/020"]
+
+
+def test_an_adapter_that_is_renumbered(machine: Machine) -> None:
+    before, after = machine("mlx5"), machine("mlx5", change=trees.swap("uverbs0", "uverbs1"))
+    assert nodes(planned(before, "infiniband", parent="ib0"))[0] == "/dev/infiniband/uverbs0"
+    assert nodes(planned(after, "infiniband", parent="ib0"))[0] == "/dev/infiniband/uverbs1"
+    identity = [row for row in planned(before, "infiniband", parent="ib0") if row[0] == "identity"]
+    assert any(not Path(after + file).exists() for _, _, file, _ in identity)
+
+
+@pytest.mark.parametrize(
+    ("tree", "type", "keys", "kind", "words"),
+    [
+        ("aic100", "accel", {}, SpecError, ("3 accel devices", "0000:01:00.0", "0000:02:00.0")),
+        ("aic100", "accel", {"id": "accel"}, NotFoundError, ("0000:01:00.0",)),
+        ("mlx5", "infiniband", {}, SpecError, ("5 infiniband", "mlx5_10")),
+        ("mlx5", "infiniband", {"parent": "mlx5"}, NotFoundError, ("mlx5_0",)),
+        ("mlx5", "infiniband", {"access": "most"}, SpecError, ("verbs, full",)),
+        ("usb", "usb", {"serial": "AH06W0E"}, NotFoundError, ("AH06W0EQ",)),
+        ("usb", "usb", {"vendorid": "12345"}, SpecError, ("four hexadecimal",)),
+        ("usb", "unix-hotplug", {}, SpecError, ("vendorid", "subsystem")),
+        ("nothing", "accel", {}, NotFoundError, ("device list accel",)),
+        ("nothing", "usb", {"lease": "shared:0"}, SpecError, ("shared:N",)),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_had(
+    machine: Machine, tree: str, type: str, keys: dict[str, str], kind: type[CtrmgrError], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(kind) as error:
+        planned(machine(tree), type, **keys)
+    said = f"{error.value.message} {error.value.hint}"
+    assert all(word in said for word in words), said
+
+
+def test_a_device_without_a_node(machine: Machine) -> None:
+    root = machine("mlx5")
+    for path in Path(root, "sys/class/infiniband_verbs").iterdir():
+        path.unlink()
+    with pytest.raises(HostError, match="mlx5_0"):
+        planned(root, "infiniband", parent="mlx5_0")
+
+
+def test_the_link_of_an_adapter_is_refused_by_name() -> None:
+    given = device.check("d", {"type": "infiniband", "parent": "ib0", "nictype": "physical", "mtu": "2044"})
+    assert [name for name, _ in device.refused({"d": given})] == ["d.nictype", "d.mtu"]
+
+
+def test_hardware_and_plan_meet_in_the_compiled_rows(machine: Machine) -> None:
+    image = type("Image", (), {"rootfs": "/", "metadata": {}})()
+    given = {name: device.check(name, {"type": "infiniband", "parent": name}) for name in ("mlx5_0", "mlx5_1")}
+    found = compile.build(image, {}, given, Host(machine("mlx5"), privileged=False), ignore_unsupported=True)
+    assert ["shares", "mlx5_1", "/dev/infiniband/rdma_cm"] in found
+    with pytest.raises(UnsupportedError, match="virtual machines"):
+        compile.build(image, {}, {"t": device.check("t", {"type": "tpm"})}, Host("/"))
+
+
+@pytest.mark.parametrize("kind", sorted(driver.DRIVERS))
+def test_every_driver_says_how_it_makes_rows(kind: str) -> None:
+    module = driver.load(kind)
+    assert hasattr(module, "resolve") != hasattr(module, "rows")
+    assert driver.is_live(kind) or kind in ("disk", "nic", "none")
