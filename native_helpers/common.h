@@ -60,6 +60,22 @@ __attribute__((format(printf, 3, 4))) static inline int fail(struct failure *f, 
 	return -1;
 }
 
+/* Names with single slashes between them, none of which leads anywhere else; it fits into `size` bytes. */
+static inline bool plain_path(const char *path, size_t size)
+{
+	if (strnlen(path, size) == size)
+		return false;
+	for (;; path++) {
+		size_t length = strcspn(path, "/");
+
+		if (!length || (length <= 2 && !strncmp(path, "..", length)))
+			return false;
+		path += length;
+		if (!*path)
+			return true;
+	}
+}
+
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 static inline int sys_open_tree(int dir, const char *path, unsigned flags)

@@ -45,26 +45,11 @@ static bool append(char **list, size_t *count, size_t max, char *value)
 	return true;
 }
 
-bool plan_plain(const char *path, size_t size)
-{
-	if (strlen(path) >= size)
-		return false;
-	for (;; path++) {
-		size_t length = strcspn(path, "/");
-
-		if (!length || (length <= 2 && !strncmp(path, "..", length)))
-			return false;
-		path += length;
-		if (!*path)
-			return true;
-	}
-}
-
 static bool plain_below(const char *path, const char *folder, size_t size)
 {
 	size_t length = strlen(folder);
 
-	return !strncmp(path, folder, length) && plan_plain(path + length, size - length);
+	return !strncmp(path, folder, length) && plain_path(path + length, size - length);
 }
 
 /* What is covered must be of the kernel's own: a cover anywhere else would be the image's files. And a cgroup with
@@ -202,7 +187,7 @@ static bool hook_row(struct plan *p, char **field, size_t count)
 static bool file_row(struct plan *p, char **field)
 {
 	if (p->files == PLAN_FILES || strchr(field[1], '/') || strchr(field[2], '/') ||
-	    !plan_plain(field[1], CTL_NAME_MAX) || !plan_plain(field[2], CTL_NAME_MAX) ||
+	    !plain_path(field[1], CTL_NAME_MAX) || !plain_path(field[2], CTL_NAME_MAX) ||
 	    strlen(field[3]) >= CTL_PATH_MAX)
 		return false;
 	p->file[p->files++] = (struct plan_file){field[1], field[2], field[3]};
@@ -218,11 +203,11 @@ static bool link_row(struct plan *p, char **field)
 	return number32(field[5], 10, &p->mtu);
 }
 
-static bool address_row(struct plan_address *list, size_t *count, char **field, bool prefix)
+static bool address_row(struct plan_address *list, size_t *count, size_t max, char **field, bool prefix)
 {
 	struct plan_address *a = &list[*count];
 
-	if (*count == PLAN_ADDRESSES || (strcmp(field[1], "4") && strcmp(field[1], "6")))
+	if (*count == max || (strcmp(field[1], "4") && strcmp(field[1], "6")))
 		return false;
 	++*count;
 	*a = (struct plan_address){.family = field[1][0] - '0', .address = field[2]};
@@ -283,7 +268,7 @@ static int row(struct plan *p, char **field, size_t count)
 		if (!strcmp(key, strings[i].key)) {
 			*(char **)((char *)p + strings[i].offset) = field[1];
 			return count == 2 && field[1][0] &&
-			       (strcmp(key, "cgroup") || plan_plain(field[1], CTL_PATH_MAX));
+			       (strcmp(key, "cgroup") || plain_path(field[1], CTL_PATH_MAX));
 		}
 	if (word(key, scalars, &index))
 		return count == 2 && scalar(p, field);
@@ -298,9 +283,9 @@ static int row(struct plan *p, char **field, size_t count)
 	if (!strcmp(key, "link"))
 		return count == 6 && link_row(p, field);
 	if (!strcmp(key, "address"))
-		return count == 4 && address_row(p->address, &p->addresses, field, true);
+		return count == 4 && address_row(p->address, &p->addresses, PLAN_ADDRESSES, field, true);
 	if (!strcmp(key, "gateway"))
-		return count == 3 && address_row(p->gateway, &p->gateways, field, false);
+		return count == 3 && address_row(p->gateway, &p->gateways, PLAN_GATEWAYS, field, false);
 	if (!strcmp(key, "arg"))
 		return count == 2 && append(p->argument, &p->arguments, PLAN_WORDS - 2, field[1]);
 	if (!strcmp(key, "env"))

@@ -15,7 +15,8 @@
 #define PLAN_HOOK_ARGS 9
 #define PLAN_FILES     64
 #define PLAN_PATHS     64
-#define PLAN_ADDRESSES 8
+#define PLAN_ADDRESSES 4
+#define PLAN_GATEWAYS  2
 
 struct id_map {
 	uint32_t inside, outside, count;
@@ -69,7 +70,7 @@ struct plan {
 	enum plan_net net;
 	char *bridge, *host_link, *inner_link, *mac;
 	unsigned mtu;
-	struct plan_address address[PLAN_ADDRESSES], gateway[PLAN_ADDRESSES];
+	struct plan_address address[PLAN_ADDRESSES], gateway[PLAN_GATEWAYS];
 	size_t addresses, gateways;
 	char *argument[PLAN_WORDS], *env[PLAN_WORDS];
 	size_t arguments, envs;
@@ -92,9 +93,6 @@ struct plan {
 
 /* Parses `text` in place. 0, or -1 with the line number and reason in `f`. */
 int plan_parse(struct plan *plan, char *text, struct failure *f);
-
-/* Names with single slashes between them, none of which leads anywhere else; it fits into `size` bytes. */
-bool plan_plain(const char *path, size_t size);
 
 /* A name of the environment, as far as `=` or the end. */
 bool plan_variable(const char *text);

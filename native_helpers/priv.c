@@ -70,6 +70,12 @@ int priv_call(enum priv_number number, const void *request, size_t size, const i
 	return o->run(request, in, count, out, f);
 }
 
+bool priv_instance_ids(uint32_t uid, uint32_t gid)
+{
+	errno = uid && gid ? EINVAL : EPERM;
+	return uid && gid && uid != UINT32_MAX && gid != UINT32_MAX;
+}
+
 void priv_fs_ids(uint32_t uid, uint32_t gid)
 {
 	setfsgid(gid);

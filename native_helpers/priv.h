@@ -6,7 +6,12 @@
  * chose where a descriptor can serve. Each says in `safety` why a hostile caller gains nothing that the
  * descriptors it brings do not give it already. Root calls the table in its own process (priv_call), and
  * nothing in a request depends on that: it could as well come over a socket. Policy - whose devices, whose id
- * range - is for whoever serves it to somebody less privileged to check, on the request and on the descriptors. */
+ * range - is for whoever serves it to somebody less privileged to check, on the request and on the descriptors.
+ *
+ * A request that is malformed, and a descriptor that is not what its operation says, is refused before anything is
+ * touched: EINVAL, no descriptor EBADF, host root as an instance's id EPERM, a node that is not the device that was
+ * named ENODEV. What only the kernel can know has the kernel's errno. tests/rootful/test_privileged_table.py asks for
+ * each. */
 #pragma once
 #include "common.h"
 #include "plan.h"
@@ -168,6 +173,13 @@ PRIV_OPERATION(priv_mask);
 PRIV_OPERATION(priv_console);
 PRIV_OPERATION(priv_link);
 PRIV_OPERATION(priv_inside);
+
+/* Whether these are host ids of an instance: sets errno, EPERM for host root, EINVAL for the -1 that chown and setfsuid
+ * take for "as it is". */
+bool priv_instance_ids(uint32_t uid, uint32_t gid);
+
+/* Whether a descriptor is of a cgroup filesystem of either version. */
+bool priv_is_cgroup(int fd);
 
 /* Becomes, for the filesystem, the instance's root: what is made then belongs to it, and a path that it
  * prepared opens nothing that it could not open. Undone by passing 0, 0. */

@@ -12,7 +12,7 @@
 
 #define DEPTH_MAX 32
 
-static bool is_cgroup(int fd)
+bool priv_is_cgroup(int fd)
 {
 	struct statfs s;
 
@@ -54,7 +54,8 @@ int priv_cgroup_create(const void *request, const int in[], int count, int out[]
 
 	(void)count;
 	errno = EINVAL;
-	if (!plain_name(r->name, sizeof(r->name)) || !is_cgroup(in[0]))
+	if (!plain_name(r->name, sizeof(r->name)) || !priv_is_cgroup(in[0]) || r->uid == UINT32_MAX ||
+	    r->gid == UINT32_MAX)
 		return fail(f, "make the cgroup", "not a name in a cgroup");
 	if (mkdirat(in[0], r->name, 0755) && errno != EEXIST)
 		return fail(f, "make the cgroup", "`%s`", r->name);
@@ -92,7 +93,7 @@ int priv_cgroup_write(const void *request, const int in[], int count, int out[],
 	(void)count, (void)out;
 	errno = EINVAL;
 	if (!plain_name(r->file, sizeof(r->file)) || !memchr(r->value, 0, sizeof(r->value)) || !writable(r->file) ||
-	    !is_cgroup(in[0]))
+	    !priv_is_cgroup(in[0]))
 		return fail(f, "write a cgroup file", "`%.60s` is not one", r->file);
 	if (write_at(in[0], r->file, r->value))
 		return fail(f, "set a limit", "`%s` to `%s`", r->file, r->value);
@@ -147,7 +148,7 @@ int priv_cgroup_remove(const void *request, const int in[], int count, int out[]
 
 	(void)count, (void)out;
 	errno = EINVAL;
-	if (!plain_name(r->name, sizeof(r->name)) || !is_cgroup(in[0]))
+	if (!plain_name(r->name, sizeof(r->name)) || !priv_is_cgroup(in[0]))
 		return fail(f, "remove the cgroup", "not a name in a cgroup");
 	for (int tries = 0; tries < 400; tries++) {
 		if (!remove_tree(in[0], r->name, 0))
@@ -161,37 +162,53 @@ int priv_cgroup_remove(const void *request, const int in[], int count, int out[]
 	return fail(f, "remove the cgroup", "`%s`", r->name);
 }
 
-static int map_text(const struct id_map *map, uint32_t count, char *text, size_t size)
+static bool map_ok(const struct id_map *map, uint32_t count)
 {
+	for (uint32_t i = 0; i < count; i++) {
+		errno = EPERM; /* host root inside is what this program exists to avoid */
+		if (map[i].outside == 0)
+			return false;
+		errno = EINVAL;
+		if (!map[i].count || (uint64_t)map[i].outside + map[i].count > UINT32_MAX ||
+		    (uint64_t)map[i].inside + map[i].count > UINT32_MAX)
+			return false;
+	}
+	return true;
+}
+
+static int map_write(int process, const char *file, const struct id_map *map, uint32_t count)
+{
+	char text[PLAN_MAPS * 36]; /* three numbers a row */
 	size_t used = 0;
 
-	for (uint32_t i = 0; i < count; i++) {
-		if (map[i].outside == 0) {
-			errno = EPERM; /* host root inside is what this program exists to avoid */
-			return -1;
-		}
-		used += (size_t)snprintf(text + used, size - used, "%u %u %u\n", map[i].inside, map[i].outside,
+	for (uint32_t i = 0; i < count; i++)
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%u %u %u\n", map[i].inside, map[i].outside,
 					 map[i].count);
-		if (used >= size) {
-			errno = E2BIG;
-			return -1;
-		}
-	}
-	return 0;
+	return write_at(process, file, text);
+}
+
+static bool is_proc(int fd)
+{
+	struct statfs s;
+
+	return !fstatfs(fd, &s) && s.f_type == PROC_SUPER_MAGIC;
 }
 
 int priv_idmap(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_idmap *r = request;
-	char text[PLAN_MAPS * 36];
 
 	(void)count, (void)out;
 	errno = EINVAL;
-	if (!r->uids || !r->gids || r->uids > PLAN_MAPS || r->gids > PLAN_MAPS)
+	if (!r->uids || !r->gids || r->uids > PLAN_MAPS || r->gids > PLAN_MAPS || !is_proc(in[0]))
 		return fail(f, "map ids", "%u and %u rows", r->uids, r->gids);
-	if (map_text(r->uid, r->uids, text, sizeof(text)) || write_at(in[0], "uid_map", text))
+	if (!map_ok(r->uid, r->uids))
 		return fail(f, "map user ids", "%u rows", r->uids);
-	if (map_text(r->gid, r->gids, text, sizeof(text)) || write_at(in[0], "gid_map", text))
+	if (!map_ok(r->gid, r->gids))
+		return fail(f, "map group ids", "%u rows", r->gids);
+	if (map_write(in[0], "uid_map", r->uid, r->uids))
+		return fail(f, "map user ids", "%u rows", r->uids);
+	if (map_write(in[0], "gid_map", r->gid, r->gids))
 		return fail(f, "map group ids", "%u rows", r->gids);
 	return 0;
 }

@@ -56,7 +56,7 @@ static int populate(int dev, const struct priv_dev *r, struct failure *f)
 int priv_dev(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_dev *r = request;
-	OWNED int context = sys_fsopen("tmpfs"), mount = -1;
+	OWNED int context = -1, mount = -1;
 	char uid[12], gid[12];
 	const char *const options[][2] = {{"source", "ctrmgr-dev"}, {"size", "512k"}, {"nr_inodes", "2048"},
 					  {"mode", "755"},          {"uid", uid},     {"gid", gid}};
@@ -64,8 +64,11 @@ int priv_dev(const void *request, const int in[], int count, int out[], struct f
 	int failed;
 
 	(void)in, (void)count;
+	if (!priv_instance_ids(r->uid, r->gid) || !priv_instance_ids(r->uid, r->tty_gid))
+		return fail(f, "make /dev", "an owner that no instance has");
 	snprintf(uid, sizeof(uid), "%u", r->uid);
 	snprintf(gid, sizeof(gid), "%u", r->gid);
+	context = sys_fsopen("tmpfs");
 	if (context < 0)
 		return fail(f, "make /dev", "fsopen: tmpfs");
 	for (size_t i = 0; i < ARRAY_SIZE(options); i++)
@@ -105,18 +108,13 @@ static int parent_directory(int dev, char *path, const struct priv_node *r)
 	return take_fd(&dir);
 }
 
-static bool on_tmpfs(int fd)
+/* A tmpfs that priv_dev() made: its root belongs to the instance, which can give it to no id of the host. So it is not
+ * the host's /dev, which to statfs is one, too. */
+static bool is_dev(int fd, struct stat *s)
 {
-	struct statfs s;
+	struct statfs type;
 
-	return !fstatfs(fd, &s) && s.f_type == TMPFS_MAGIC;
-}
-
-static bool relative(const char *path, size_t size)
-{
-	size_t length = strnlen(path, size);
-
-	return length && length < size && path[0] != '/' && path[length - 1] != '/' && !strstr(path, "//");
+	return !fstatfs(fd, &type) && type.f_type == TMPFS_MAGIC && !fstat(fd, s) && S_ISDIR(s->st_mode) && s->st_uid;
 }
 
 static int chmod_inode(int inode, mode_t mode)
@@ -150,12 +148,14 @@ int priv_node(const void *request, const int in[], int count, int out[], struct 
 	OWNED int dir = -1, node = -1;
 	char path[PRIV_PATH], aside[32];
 	static unsigned serial;
-	struct stat host;
+	struct stat host, dev;
 
 	(void)count;
 	errno = EINVAL;
-	if (!relative(r->path, sizeof(r->path)) || (r->mode & ~0777u) || !on_tmpfs(in[0]))
+	if (!plain_path(r->path, sizeof(r->path)) || (r->mode & ~0777u) || !is_dev(in[0], &dev))
 		return fail(f, "make the node", "not a place below /dev");
+	if (!priv_instance_ids(r->uid, r->gid) || !priv_instance_ids(r->root_uid, r->root_gid))
+		return fail(f, "make the node", "an owner that no instance has");
 	if (fstat(in[1], &host))
 		return fail(f, "look at the host's node", "fstat");
 	errno = ENODEV;
@@ -187,18 +187,20 @@ int priv_node(const void *request, const int in[], int count, int out[], struct 
 int priv_revoke(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_revoke *r = request;
-	struct stat kept, named;
+	struct stat dev, kept, named;
 	OWNED int dir = -1;
 	char path[PRIV_PATH], *slash;
 	const char *name;
 
 	(void)count, (void)out;
 	errno = EINVAL;
-	if (!relative(r->path, sizeof(r->path)) || !on_tmpfs(in[0]) || !on_tmpfs(in[1]))
+	if (!plain_path(r->path, sizeof(r->path)) || !is_dev(in[0], &dev) || fstat(in[1], &kept) ||
+	    kept.st_dev != dev.st_dev || (!S_ISCHR(kept.st_mode) && !S_ISBLK(kept.st_mode)) || r->uid == UINT32_MAX ||
+	    r->gid == UINT32_MAX)
 		return fail(f, "revoke the node", "not a node of /dev");
 	/* The inode, not a name: this reaches hard links and bind mounts too, and whoever opens /proc/self/fd again.
 	 * The owner first: whoever is it can undo a chmod. */
-	if (fchownat(in[1], "", r->uid, r->gid, AT_EMPTY_PATH) || chmod_inode(in[1], 0) || fstat(in[1], &kept))
+	if (fchownat(in[1], "", r->uid, r->gid, AT_EMPTY_PATH) || chmod_inode(in[1], 0))
 		return fail(f, "revoke the node", "fchmodat2: `/dev/%s`", r->path);
 	memcpy(path, r->path, sizeof(path));
 	slash = strrchr(path, '/');

@@ -20,9 +20,14 @@
 int priv_layer(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_layer *r = request;
-	OWNED int mount = sys_open_tree(in[0], "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
 	struct mount_attr attr = {.attr_set = MOUNT_ATTR_NODEV | (r->read_only ? MOUNT_ATTR_RDONLY : 0)};
+	OWNED int mount = -1;
+	struct stat s;
 
+	errno = EINVAL;
+	if (fstat(in[0], &s) || !S_ISDIR(s.st_mode))
+		return fail(f, "clone a layer", "not a directory");
+	mount = sys_open_tree(in[0], "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
 	if (mount < 0)
 		return fail(f, "clone a layer", "open_tree");
 	if (count > 1 && in[1] >= 0) {
@@ -108,12 +113,15 @@ static void context_says(int context, char *text, size_t size)
 int priv_overlay(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_overlay *r = request;
-	OWNED int context = sys_fsopen("overlay"), upper = -1, work = -1, mount = -1;
+	OWNED int context = -1, upper = -1, work = -1, mount = -1;
 	struct statfs s;
 	char said[160];
 	bool paths = false;
 	int failed;
 
+	if (!priv_instance_ids(r->uid, r->gid))
+		return fail(f, "mount the root", "an owner that no instance has");
+	context = sys_fsopen("overlay");
 	if (context < 0)
 		return no_context(f, "mount the root", "overlay");
 	sys_fsconfig(context, FSCONFIG_SET_STRING, "source", "ctrmgr", 0);
@@ -231,6 +239,8 @@ int priv_kernel_mounts(const void *request, const int in[], int count, int out[]
 	int root = in[0], failed;
 
 	(void)count, (void)out;
+	if (!priv_instance_ids(r->uid, r->gid) || !priv_instance_ids(r->uid, r->tty_gid))
+		return fail(f, "mount", "an owner that no instance has");
 	snprintf(uid, sizeof(uid), "%u", r->uid);
 	snprintf(gid, sizeof(gid), "%u", r->gid);
 	snprintf(tty, sizeof(tty), "%u", r->tty_gid);
@@ -259,7 +269,7 @@ int priv_mask(const void *request, const int in[], int count, int out[], struct 
 
 	(void)count, (void)out;
 	errno = EINVAL;
-	if (!memchr(r->path, 0, sizeof(r->path)) || (strncmp(r->path, "proc/", 5) && strncmp(r->path, "sys/", 4)))
+	if (!plain_path(r->path, sizeof(r->path)) || (strncmp(r->path, "proc/", 5) && strncmp(r->path, "sys/", 4)))
 		return fail(f, "mask a path", "it is not below /proc or /sys");
 	target = sys_openat2(in[0], r->path, O_PATH, INSIDE);
 	if (target < 0)
@@ -287,11 +297,17 @@ int priv_console(const void *request, const int in[], int count, int out[], stru
 	unsigned pty = 0;
 
 	(void)count;
+	if (!priv_instance_ids(r->uid, r->gid))
+		return fail(f, "make the console", "an owner that no instance has");
 	priv_fs_ids(r->uid, r->gid);
 	master = sys_openat2(in[0], "dev/pts/ptmx", O_RDWR | O_NOCTTY, INSIDE);
 	priv_fs_ids(0, 0);
-	if (master < 0 || fstatfs(master, &s) || s.f_type != DEVPTS_SUPER_MAGIC || ioctl(master, TIOCSPTLCK, &zero) ||
-	    ioctl(master, TIOCGPTN, &pty) || (slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0)
+	if (master >= 0 && !fstatfs(master, &s) && s.f_type != DEVPTS_SUPER_MAGIC) {
+		errno = EINVAL;
+		return fail(f, "make the console", "`/dev/pts` is no devpts");
+	}
+	if (master < 0 || ioctl(master, TIOCSPTLCK, &zero) || ioctl(master, TIOCGPTN, &pty) ||
+	    (slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0)
 		return fail(f, "make the console", "%s: a pty of /dev/pts", master < 0 ? "openat2" : "TIOCGPTPEER");
 	if (fchown(slave, r->uid, r->gid))
 		return fail(f, "make the console", "chown");

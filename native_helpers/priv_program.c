@@ -21,6 +21,18 @@ static int sys_bpf(int command, union bpf_attr *attr)
 	return (int)syscall(SYS_bpf, command, attr, sizeof(*attr));
 }
 
+/* Nothing but what map_create() made: of another map's size the kernel would read more of our stack than there is. */
+static bool is_filter(int fd)
+{
+	struct bpf_map_info info = {0};
+	union bpf_attr attr = {
+		.info = {.bpf_fd = (uint32_t)fd, .info_len = sizeof(info), .info = (uint64_t)(uintptr_t)&info}};
+
+	return !sys_bpf(BPF_OBJ_GET_INFO_BY_FD, &attr) && info.type == BPF_MAP_TYPE_HASH &&
+	       info.key_size == sizeof(struct key) && info.value_size == sizeof(uint32_t) &&
+	       !strcmp(info.name, "ctrmgr_devices");
+}
+
 static int map_create(void)
 {
 	union bpf_attr attr = {.map_type = BPF_MAP_TYPE_HASH,
@@ -132,6 +144,9 @@ int priv_program(const void *request, const int in[], int count, int out[], stru
 	OWNED int map = -1, program = -1;
 
 	(void)count;
+	errno = EINVAL;
+	if (!priv_is_cgroup(in[0]))
+		return fail(f, "filter devices", "not a cgroup");
 	if (r->v1)
 		return filter_v1(in[0], out, f);
 	map = map_create();
@@ -151,10 +166,11 @@ int priv_program(const void *request, const int in[], int count, int out[], stru
 static int rule(const struct priv_rule *r, int filter, bool allow, struct failure *f)
 {
 	struct key key = {r->type == S_IFBLK ? BPF_DEVCG_DEV_BLOCK : BPF_DEVCG_DEV_CHAR, r->major, r->minor};
+	bool ours = r->v1 ? priv_is_cgroup(filter) : is_filter(filter);
 	int failed;
 
 	errno = EINVAL;
-	if ((r->type != S_IFBLK && r->type != S_IFCHR) || (allow && (!r->access || r->access & ~7u)))
+	if (!ours || (r->type != S_IFBLK && r->type != S_IFCHR) || (allow && (!r->access || r->access & ~7u)))
 		return fail(f, allow ? "allow the device" : "deny the device", "not a rule");
 	if (r->v1)
 		failed = v1_rule(filter, allow ? "devices.allow" : "devices.deny", key, allow ? r->access : 7);

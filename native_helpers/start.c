@@ -119,10 +119,10 @@ static int link_up(struct monitor *m, struct net_inside *inside, struct failure 
 		   &link.mac[4], &link.mac[5]) != 6)
 		return fail(f, "read the plan", "`%s` is no MAC address", p->mac);
 	inside->link = NET_LINK_INDEX;
-	for (size_t i = 0; i < p->addresses && i < NET_ADDRESSES_MAX; i++)
+	for (size_t i = 0; i < p->addresses; i++)
 		if (!to_address(&p->address[i], &inside->address[inside->addresses++]))
 			return fail(f, "read the plan", "`%s` is no address", p->address[i].address);
-	for (size_t i = 0; i < p->gateways && i < NET_GATEWAYS_MAX; i++)
+	for (size_t i = 0; i < p->gateways; i++)
 		if (!to_address(&p->gateway[i], &inside->gateway[inside->gateways++]))
 			return fail(f, "read the plan", "`%s` is no address", p->gateway[i].address);
 	return PRIV_CALL(PRIV_LINK, &link, NULL, f, netns);

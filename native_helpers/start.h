@@ -5,6 +5,8 @@
 #include "monitor.h"
 #include "priv_net.h"
 
+_Static_assert(PLAN_ADDRESSES == NET_ADDRESSES_MAX && PLAN_GATEWAYS == NET_GATEWAYS_MAX, "what a plan has, fits");
+
 /* What only the start needs. */
 struct start {
 	struct monitor *m;

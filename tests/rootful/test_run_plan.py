@@ -75,6 +75,8 @@ def test_taken(tmp_path: Path, row: str) -> None:
         ("mask\t/sys/fs/cgroup", "wrong `mask`"),
         ("readonly\t/sys/fs/cgroup/memory.max", "wrong `readonly`"),
         ("address\t4\t10.0.0.2\t33", "wrong `address`"),
+        ("\n".join(["address\t4\t10.0.0.2\t24"] * 5), "wrong `address`"),
+        ("\n".join(["gateway\t4\t10.0.0.1"] * 3), "wrong `gateway`"),
         ("address\t6\tfd00::2\t256", "wrong `address`"),
         ("readonly\t/usr", "wrong `readonly`"),
         ("readonly\t/sys/../usr", "wrong `readonly`"),
@@ -124,7 +126,7 @@ def test_taken(tmp_path: Path, row: str) -> None:
 def test_refused(tmp_path: Path, row: str, why: str) -> None:
     report = read(tmp_path, f"{PLAN}{row}\nend\n")
     assert (report.error, report.step) == (errno.EINVAL, "read the plan")
-    assert report.detail.startswith(f"line {NEXT}"), report.detail
+    assert report.detail.startswith(f"line {NEXT + row.count(chr(10))}"), report.detail
     assert why in report.detail
 
 

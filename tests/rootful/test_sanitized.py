@@ -37,7 +37,6 @@ EXERCISES = {
         "test_holders",
         "test_two_leases_of_one_number",
         "test_the_containers_root_cannot_lead_a_node_astray",
-        "test_nothing_is_left",
     ),
     "test_configure.py": ("test_a_first_limit", "test_a_reboot_from_inside_finds_the_devices_as_they_are_now"),
     "test_isolation_keys.py": ("test_more_system_calls_denied", "test_resource_limits", "test_nesting"),
