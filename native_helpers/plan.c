@@ -280,6 +280,8 @@ static int row(struct plan *p, char **field, size_t count)
 		return count == 2 && field[1][0] == '/' && append(p->layer, &p->layers, PLAN_LAYERS, field[1]);
 	if (!strcmp(key, "cgroup-file"))
 		return count == 4 && file_row(p, field);
+	if (!strcmp(key, "device-limit"))
+		return count == 5 && file_row(p, field + 1);
 	if (!strcmp(key, "link"))
 		return count == 6 && link_row(p, field);
 	if (!strcmp(key, "address"))

@@ -8,6 +8,7 @@ import os
 import stat
 
 from ctrmgr.backend import record, repair
+from ctrmgr.backend.device_limits import Limited, lift
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import driver
 from ctrmgr.devices import rows as parts
@@ -52,7 +53,16 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
             raise SpecError(f"device `{name}`: `{key}`: `{value}` {error}", hint=field.description) from None
         if field.refused and canonical[key] != field.default:
             raise UnsupportedError(f"device `{name}`: `{key}`: {field.refused}")
-    return canonical, parts.rows(name, canonical)
+    return canonical, _limited(parts.rows(name, canonical))
+
+
+def _limited(rows: list[list[str]]) -> list[list[str]]:
+    if not any(row[0] == "@io" for row in rows):
+        return rows
+    from ctrmgr.host.machine import Host
+    from ctrmgr.plan import device_limits
+
+    return device_limits.resolve(rows, Host())
 
 
 def _only_part(name: str, rows: Sequence[list[str]]) -> list[str]:
@@ -141,7 +151,8 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
                 record.stage(own, [*plan, *rows])
                 crash("attach-recorded")
             if running:
-                _ask_attach(name, device, row, fd)
+                with Limited(name, rows):
+                    _ask_attach(name, device, row, fd)
                 crash("attach-done")
         except BaseException:
             record.drop(own.path)
@@ -217,6 +228,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
                 crash("detach-recorded")
             if attached:
                 result = _ask_detach(name, device, holders)
+                lift(name, [row for row in plan if row[1] == device])
                 crash("detach-done")
         except BaseException:
             record.drop(own.path)

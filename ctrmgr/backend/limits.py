@@ -43,14 +43,13 @@ def read(own: Record, plan: Rows) -> list[dict[str, object]]:
     """
     files = Files(plan)
     found: list[dict[str, object]] = []
-    for row in plan:
-        if row[0] != "cgroup-file":
-            continue
-        _, hierarchy, file, planned = row
+    for hierarchy, file, planned, device in limits.files(plan):
         text = files.text(hierarchy, file)
         found.append(
             {
-                "key": limits.key_of(file, planned, hierarchy == cgroup.UNIFIED),
+                "key": _device_key(device, file, planned)
+                if device
+                else limits.key_of(file, planned, hierarchy == cgroup.UNIFIED),
                 "file": file,
                 "value": limits.line_of(file, planned, text),
                 "hierarchy": hierarchy,
@@ -60,6 +59,11 @@ def read(own: Record, plan: Rows) -> list[dict[str, object]]:
     for key, reason in _left_out(own):
         found.append({"key": key, "file": "", "value": reason, "hierarchy": "", "enforced": False})
     return found
+
+
+def _device_key(device: str, file: str, planned: str) -> str:
+    writes = "write" in file or planned.partition(" ")[2].startswith("w")
+    return f"{device}.limits.{'write' if writes else 'read'}"
 
 
 def _left_out(own: Record) -> list[tuple[str, str]]:
@@ -85,17 +89,17 @@ def below_use(old: Rows, new: Rows) -> Iterator[str]:
 
     (v1 refuses such a limit on memory.)
     """
-    files = Files(new)
-    before = {tuple(row) for row in old}
-    for row in new:
-        if row[0] != "cgroup-file" or tuple(row) in before or not row[3].isdecimal():
+    folders = Files(new)
+    before = set(limits.files(old))
+    for row in limits.files(new):
+        hierarchy, file, value, _ = row
+        if row in before or not value.isdecimal():
             continue
-        _, hierarchy, file, value = row
         current, what = BELOW.get(file, ("", ""))
         if file.startswith("hugetlb.") and ".rsvd." not in file:
             name = "max" if file.endswith(".max") else "limit_in_bytes"
             current, what = file.removesuffix(name) + ("current" if name == "max" else "usage_in_bytes"), HUGE
-        used = files.text(hierarchy, current) if current else ""
+        used = folders.text(hierarchy, current) if current else ""
         if used.isdecimal() and int(used) > int(value):
             yield f"`{file}` = {value} is below what is in use now ({used}): {what}"
 

@@ -35,7 +35,7 @@ def start(name: str) -> None:
         _replan(name)
     try:
         report = spawn.monitor("start", f"{path}/plan", path, run)
-        mends: list[Mend] = [_mend_plan, _mend_filter, _mend_label, _mend_link, _mend_layers]
+        mends: list[Mend] = [_mend_plan, _mend_filter, _mend_label, _mend_link, _mend_layers, _mend_limits]
         while report.error and (mend := _mended(name, report, mends)):
             mends.remove(mend)
             report = spawn.monitor("start", f"{path}/plan", path, run)
@@ -105,6 +105,14 @@ def _mend_layers(name: str, report: spawn.Report) -> bool:
     from ctrmgr.backend import shift
 
     shift.shift(record.home(name), record.read_plan(record.home(name)))
+    return True
+
+
+def _mend_limits(name: str, report: spawn.Report) -> bool:
+    """A disk has another number now, or is gone."""
+    if report.step != "set a limit" or report.error not in (errno.ENODEV, errno.ENXIO):
+        return False
+    _replan(name)
     return True
 
 

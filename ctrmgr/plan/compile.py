@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
-from ctrmgr.plan import folders, limits, seccomp, template
+from ctrmgr.plan import device_limits, folders, limits, seccomp, template
 from ctrmgr.spec import capabilities, device, keys, profile, values
 from ctrmgr.spec import limits as limit_keys
 
@@ -114,6 +114,9 @@ def build(
         if name not in refused
     }
     device_rows = [row for name, given in usable.items() for row in parts.rows(name, given, host.root)]
+    best_effort = config.get("limits.enforcement") == "best-effort"
+    device_rows = device_limits.resolve(device_rows, host, best_effort=best_effort)
+    rows += [row for row in device_rows if row[0] == "@ignored"]
     rows += _network(device_rows)
     rows += _init(image, config)
     rows += _confinement(config, host)
@@ -121,7 +124,7 @@ def build(
     rows.append(["restart", "on-failure" if values.is_true(config.get("boot.autorestart")) else "no"])
     rows.append(["console-size", str(CONSOLE_SIZE)])
     for word, (most, what) in ROOM.items():
-        count = sum(row[0] == word for row in rows)
+        count = sum(row[0] == word or (row[0], word) == ("device-limit", "cgroup-file") for row in rows)
         if count > most:
             raise SpecError(f"{count} {what} are too many", hint=f"an instance has at most {most}")
     return rows

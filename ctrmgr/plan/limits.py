@@ -197,8 +197,17 @@ def _grows(before: Mapping[tuple[str, str, str], str], row: Sequence[str]) -> bo
     return old != -1 and (new == -1 or new > old)
 
 
+def files(plan: Rows) -> Iterator[tuple[str, str, str, str]]:
+    """(hierarchy, file, value, device) of everything that a plan writes; `device` is "" for the instance's own limits."""
+    for row in plan:
+        if row[0] == "cgroup-file":
+            yield row[1], row[2], row[3], ""
+        elif row[0] == "device-limit":
+            yield row[2], row[3], row[4], row[1]
+
+
 def _files(plan: Rows) -> dict[tuple[str, str, str], str]:
-    return {(row[1], row[2], _subject(row[2], row[3])): row[3] for row in plan if row[0] == "cgroup-file"}
+    return {(hierarchy, file, _subject(file, value)): value for hierarchy, file, value, _ in files(plan)}
 
 
 def key_of(file: str, value: str, unified: bool) -> str:

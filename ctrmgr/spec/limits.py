@@ -9,6 +9,7 @@ from __future__ import annotations
 from ctrmgr.errors import HostError, SpecError, UnsupportedError
 from ctrmgr.spec import values
 from ctrmgr.spec.key import Key
+from ctrmgr.units import size_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _cfs_quota(ask: Ask) -> str | None:
 
 def memory_bytes(value: str, host: Machine) -> int:
     """Bytes of a size, or of a percentage of the host's."""
-    return host.memory * int(value[:-1]) // 100 if value.endswith("%") else values.size_bytes(value)
+    return host.memory * int(value[:-1]) // 100 if value.endswith("%") else size_bytes(value)
 
 
 def _memory(ask: Ask) -> int:
@@ -222,7 +223,7 @@ def _soft(ask: Ask) -> str | None:
 def _swap_max(ask: Ask) -> str | None:
     if ask.value == "true":
         return None
-    return "0" if ask.value == "false" else str(values.size_bytes(ask.value))
+    return "0" if ask.value == "false" else str(size_bytes(ask.value))
 
 
 def _swappiness(ask: Ask) -> str | None:
@@ -244,7 +245,7 @@ def _swap_priority(ask: Ask) -> str | None:
 def _memsw(ask: Ask) -> str | None:
     if ask.value == "true":
         return None
-    extra = 0 if ask.value == "false" else values.size_bytes(ask.value)
+    extra = 0 if ask.value == "false" else size_bytes(ask.value)
     limit = _memory(ask)
     if limit and not _is_soft(ask):
         return str(limit + extra)
@@ -265,7 +266,7 @@ def _huge(ask: Ask) -> str:
             f"`{ask.key}` cannot be enforced here: this host has no pages of {ask.suffix}",
             hint=f"it has {', '.join(ask.host.huge_pages) or 'none that are huge'}",
         )
-    wanted, page = values.size_bytes(ask.value), PAGES[ask.suffix]
+    wanted, page = size_bytes(ask.value), PAGES[ask.suffix]
     if wanted > ask.host.memory:
         raise HostError(f"`{ask.key}`: this host has {ask.host.memory >> 20} MiB of memory in all")
     if wanted and wanted < page:

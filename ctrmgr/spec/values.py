@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
+from ctrmgr.units import size_bytes
+
 TRUE = ("true", "1", "yes", "on")
 FALSE = ("false", "0", "no", "off")
-
-SIZES = {"": 1, "B": 1}
-SIZES |= {f"{prefix}B": 1000**power for power, prefix in enumerate(("k", "M", "G", "T", "P", "E"), 1)}
-SIZES |= {f"{prefix}iB": 1024**power for power, prefix in enumerate(("K", "M", "G", "T", "P", "E"), 1)}
-
-SIZE_MAX = (1 << 63) - 1
 
 
 def text(value: str) -> str:
@@ -46,21 +42,6 @@ def between(low: int, high: int, value: str) -> str:
     if not low <= number <= high:
         raise ValueError(f"is not between {low} and {high}")
     return str(number)
-
-
-def size_bytes(value: str) -> int:
-    """Bytes of `512MiB`. LXD's units: B, kB … EB are powers of 1000, KiB … EiB of 1024."""
-    digits = value.rstrip("BkKMGTPEi ")
-    unit = value[len(digits) :].strip()
-    unit = {"KB": "kB", "bytes": "B"}.get(unit, unit)
-    if not (digits.isascii() and digits.isdecimal()):
-        raise ValueError("is not a size: a whole number and a unit, such as 512MiB")
-    if unit not in SIZES:
-        raise ValueError(f"has the unknown unit `{unit}`: use one of {', '.join(filter(None, SIZES))}")
-    number = int(digits) * SIZES[unit]
-    if number > SIZE_MAX:
-        raise ValueError("is more than the kernel can count")
-    return number
 
 
 def size(value: str) -> str:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,3 +159,65 @@ def test_what_best_effort_goes_on_without_is_said(ctr: Ctr) -> None:
     assert found["pids.max"]["enforced"] is True
     assert found["limits.hugepages.64KB"]["enforced"] is False
     assert "no pages of 64KB" in str(found["limits.hugepages.64KB"]["value"])
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[list[str]]:
+    """Two disks of memory, 32 MiB each, whose speed is not the host's disk's."""
+    found = []
+    for number in range(2):
+        image = Path(f"/dev/shm/ctrmgr-test-{os.getpid()}-{number}")
+        with image.open("wb") as file:
+            file.truncate(32 << 20)
+        found.append(subprocess.check_output(["losetup", "--show", "--find", image], text=True).strip())
+        image.unlink()
+    yield found
+    for node in found:
+        subprocess.run(["losetup", "--detach", node], check=True)
+
+
+READ = "dd if=/dev/{} of=/dev/null bs=256K count={} iflag=direct"
+
+
+def seconds(ctr: Ctr, name: str, device: str, count: int) -> float:
+    begin = time.monotonic()
+    sh(ctr, READ.format(device, count), name)
+    return time.monotonic() - begin
+
+
+def test_disk_rates(ctr: Ctr, disks: list[str]) -> None:
+    """4 MiB at 2 MiB a second, then at 1; the other disk and the other instance at full speed."""
+    devices = [word for node in disks for word in ("-d", f"{node[5:]},type=unix-block,source={node}")]
+    devices[1] += ",limits.read=2MiB"
+    ctr("launch", "builtin:busybox", "c1", *OFFLINE, *devices)
+    ctr("launch", "builtin:busybox", "c2", *OFFLINE, "-d", f"x,type=unix-block,source={disks[0]}")
+    first, second = (Path(node).name for node in disks)
+    assert 1.5 < seconds(ctr, "c1", first, 16) < 6
+    assert seconds(ctr, "c1", second, 16) < 1.2
+    assert seconds(ctr, "c2", first, 16) < 1.2
+    (limit,) = limits(ctr).values()
+    assert limit["key"] == f"{first}.limits.read"
+    assert limit["enforced"] is True and str(2 << 20) in str(limit["value"])
+    ctr("detach-device", "c1", first)
+    assert limits(ctr) == {}
+    ctr("attach-device", "c1", first, "type=unix-block", f"source={disks[0]}", "limits.max=1MiB")
+    assert 3 < seconds(ctr, "c1", first, 16) < 9
+    assert len(json.loads(ctr("info", "c1", "--format", "json").stdout)["limits"]) == 2
+    ctr("restart", "c1")
+    assert 1.5 < seconds(ctr, "c1", first, 8) < 6
+
+
+def test_disk_limits_of_an_instance_that_began_without(ctr: Ctr, disks: list[str]) -> None:
+    """cgroup2 can at any time; a v1 hierarchy is only joined at a start, and then nothing is attached."""
+    launch(ctr)
+    wish = ("c1", "d", "type=unix-block", f"source={disks[0]}", "path=/dev/d", "limits.read=2MiB")
+    controllers = Path("/sys/fs/cgroup/cgroup.controllers")
+    if not controllers.exists():
+        assert "is not in the `blkio` hierarchy" in ctr("attach-device", *wish, code=4).stderr
+        assert json.loads(ctr("info", "c1", "--format", "json").stdout)["devices"] == []
+        ctr("stop", "c1")
+        ctr("attach-device", *wish)
+        ctr("start", "c1")
+    else:
+        ctr("attach-device", *wish)
+    assert 1.5 < seconds(ctr, "c1", "d", 16) < 6

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctrmgr.backend.device_limits import unlimited
+from ctrmgr.devices import unix_block
 from ctrmgr.errors import CtrmgrError, HostError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
-from ctrmgr.plan import limits
+from ctrmgr.plan import device_limits, limits
+from ctrmgr.spec import device as spec
 from ctrmgr.spec import keys
 from ctrmgr.spec.limits import LIMITS, UNIFIED_FILES, V1_FILES, hugetlb
 
@@ -302,3 +308,97 @@ def test_any_change_leads_to_the_new_limits_and_back_to_none(
 )  # fmt: skip
 def test_what_the_kernel_says_is_compared(file: str, planned: str, text: str, holds: bool) -> None:
     assert limits.holds(file, planned, text) is holds
+
+
+def disk(root: Path, name: str, number: str, monkeypatch: pytest.MonkeyPatch, *, partition_of: str = "") -> None:
+    """A disk, or a partition, with a node; the node's number is made up, because tests make no real ones."""
+    folder = root / "sys/devices/virtual/block" / partition_of / name
+    folder.mkdir(parents=True)
+    (folder / "dev").write_text(number + "\n")
+    if partition_of:
+        (folder / "partition").write_text("1\n")
+    (root / "sys/dev/block").mkdir(parents=True, exist_ok=True)
+    (root / "sys/dev/block" / number).symlink_to(folder)
+    NODES[str(root / "dev" / name)] = number
+    monkeypatch.setattr(os, "stat", stat_made_up)
+
+
+NODES: dict[str, str] = {}
+real_stat = os.stat
+
+
+def stat_made_up(path: str, **options: bool) -> os.stat_result | SimpleNamespace:
+    number = NODES.get(str(path))
+    if number is None:
+        return real_stat(path, **options)
+    major, _, minor = number.partition(":")
+    return SimpleNamespace(st_mode=stat.S_IFBLK | 0o660, st_rdev=os.makedev(int(major), int(minor)))
+
+
+def io(host: Host, *devices: dict[str, str], best_effort: bool = False) -> list[list[str]]:
+    found = [
+        row
+        for number, values in enumerate(devices)
+        for row in unix_block.rows(f"d{number}", spec.check(f"d{number}", {"type": "unix-block", **values}))
+    ]
+    return [row for row in device_limits.resolve(found, host, best_effort=best_effort) if row[0] != "device"]
+
+
+def test_a_disks_limits_by_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wish = {"source": "/dev/sda", "limits.read": "10MiB", "limits.write": "200iops"}
+    v2, v1 = machine(tmp_path / "v2", "v2"), machine(tmp_path / "v1", "v1")
+    (tmp_path / "v1/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device").write_text("")
+    (tmp_path / "v1/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device").write_text("")
+    for name in ("v2", "v1"):
+        disk(tmp_path / name, "sda", "8:0", monkeypatch)
+    identity = ["identity", "d0", "/sys/devices/virtual/block/sda/dev", "8:0"]
+    assert io(v2, wish) == [
+        ["device-limit", "d0", "unified", "io.max", f"8:0 rbps={10 * MIB}"],
+        identity,
+        ["device-limit", "d0", "unified", "io.max", "8:0 wiops=200"],
+    ]
+    assert io(v1, wish) == [
+        ["device-limit", "d0", "blkio", "blkio.throttle.read_bps_device", f"8:0 {10 * MIB}"],
+        identity,
+        ["device-limit", "d0", "blkio", "blkio.throttle.write_iops_device", "8:0 200"],
+    ]
+    for rows, host, back in ((io(v2, wish), v2, "8:0 rbps=max"), (io(v1, wish), v1, "8:0 0")):
+        undone = limits.changes(rows, [], host)
+        assert undone[0][3] == back == unlimited(rows[0][4])
+        assert limits.changes([], rows, host) == [["cgroup-file", *row[2:]] for row in rows if row[0] == "device-limit"]
+
+
+def test_partitions_are_limited_as_their_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = machine(tmp_path, "v2")
+    disk(tmp_path, "sda", "8:0", monkeypatch)
+    for number in (1, 2):
+        disk(tmp_path, f"sda{number}", f"8:{number}", monkeypatch, partition_of="sda")
+    first, second = ({"source": f"/dev/sda{number}", "limits.max": "1MB"} for number in (1, 2))
+    assert {row[4] for row in io(host, first, second) if row[0] == "device-limit"} == {
+        "8:0 rbps=1000000",
+        "8:0 wbps=1000000",
+    }
+    with pytest.raises(SpecError, match="one disk, 8:0, with two limits"):
+        io(host, first, {**second, "limits.max": "2MB"})
+
+
+def test_a_disk_that_cannot_be_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wish = {"source": "/dev/sda", "limits.max": "5iops"}
+    disk(tmp_path, "sda", "8:0", monkeypatch)
+    assert io(machine(tmp_path, "v2"), {**wish, "source": "/dev/absent"}) == []
+    host = machine(tmp_path, "v2", delegated="memory")
+    with pytest.raises(UnsupportedError, match=r"`d0`: `limits\.read` cannot be enforced here: `io` was not delegated"):
+        io(host, wish)
+    assert [row[1] for row in io(host, wish, best_effort=True)] == ["d0.limits.read", "d0.limits.write"]
+
+
+@pytest.mark.parametrize("value", ["0", "0iops", "x", "1Q", "1.5MB", "-1", "5 iopss", "iops", "99999999EiB"])
+def test_rates_that_are_none(value: str) -> None:
+    with pytest.raises(SpecError, match=r"limits\.read|d0"):
+        spec.check("d0", {"type": "unix-block", "source": "/dev/sda", "limits.read": value})
+
+
+def test_both_ways_of_saying_it() -> None:
+    wish = spec.check("d0", {"type": "unix-block", "source": "/dev/sda", "limits.read": "1MB", "limits.max": "1MB"})
+    with pytest.raises(ValueError, match=r"limits\.max"):
+        unix_block.rows("d0", wish)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrmgr import source
+from ctrmgr import source, units
 from ctrmgr.errors import SpecError
 from ctrmgr.spec import device, keys, profile, values
 
@@ -119,10 +119,10 @@ def test_wrong_values(name: str, value: str) -> None:
     assert f"`{name}`" in caught.value.message
 
 
-@given(st.integers(1, 2**20), st.sampled_from(sorted(values.SIZES)))
+@given(st.integers(1, 2**20), st.sampled_from(sorted(units.SIZES)))
 def test_sizes(number: int, unit: str) -> None:
-    expected = number * values.SIZES[unit]
-    if expected > values.SIZE_MAX:
+    expected = number * units.SIZES[unit]
+    if expected > units.SIZE_MAX:
         with pytest.raises(ValueError, match="more than"):
             values.size_bytes(f"{number}{unit}")
     else:

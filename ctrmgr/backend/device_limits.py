@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The limits of a device that comes or goes while its instance runs: set before it is there, taken back after it has gone. Hot."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ctrmgr.backend import record
+from ctrmgr.errors import ConflictError, HostError
+from ctrmgr.kernel import control
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Rows = Sequence[Sequence[str]]
+
+
+class Limited:
+    """`with Limited(…)`: the limits of a device hold before the instance can open it, and not at all when that fails.
+
+    Raises HostError when the kernel refuses one, ConflictError when the instance is not in the v1 hierarchy that could.
+    """
+
+    __slots__ = ("name", "rows")
+
+    def __init__(self, name: str, rows: Rows) -> None:
+        self.name, self.rows = name, [row for row in rows if row[0] == "device-limit"]
+
+    def __enter__(self) -> None:
+        try:
+            for row in self.rows:
+                _set(self.name, row, row[4])
+        except BaseException:
+            lift(self.name, self.rows)
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            lift(self.name, self.rows)
+
+
+def lift(name: str, rows: Rows) -> None:
+    """Take back the limits of a device. Nobody minds when its disk is gone altogether."""
+    for row in rows:
+        if row[0] == "device-limit":
+            try:
+                _set(name, row, unlimited(row[4]))
+            except (HostError, ConflictError):
+                pass
+
+
+def unlimited(value: str) -> str:
+    """What takes a limit on a disk back: `8:0 rbps=max`, on v1 `8:0 0`."""
+    setting, equals, _ = value.partition("=")
+    return f"{setting}=max" if equals else f"{value.partition(' ')[0]} 0"
+
+
+def _set(name: str, row: Sequence[str], value: str) -> None:
+    _, device, hierarchy, file, _ = row
+    reply = control.ask(record.run_home(name), control.LIMIT, name=hierarchy, path=file, value=value)
+    if reply.error == errno.ENOENT:
+        raise ConflictError(
+            f"device `{device}`: `{name}` is not in the `{hierarchy}` hierarchy of cgroup v1, which it would join at its start",
+            hint=f"stop `{name}`, attach it, and start it again; or attach it without limits",
+        )
+    if reply.error:
+        raise HostError(f"device `{device}`: the kernel refuses `{file}` = `{value}`: {os.strerror(reply.error)}")
