@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ctrmgr.backend import inventory, record
+from ctrmgr.backend import inventory, leases, record
 from ctrmgr.backend.inventory import Device, Holder
 from ctrmgr.errors import CtrmgrError, NotFoundError, SpecError
 from ctrmgr.host import pci, usb
@@ -98,6 +98,7 @@ def _numbers(nodes: Sequence[Node]) -> set[tuple[str, int, int]]:
 def _hold(found: Sequence[Device]) -> None:
     """Fill in the holders: what running instances have now, and what the plans of the others name."""
     by_number = {number: device for device in reversed(found) for number in _numbers(device.nodes)}
+    modes = {lease.owner: lease.mode for lease in leases.held()}
     for name in record.names():
         try:
             held = _held(name)
@@ -106,7 +107,7 @@ def _hold(found: Sequence[Device]) -> None:
         for device_name, number, live in held:
             device = by_number.get(number)
             if device:
-                device.holders.append(Holder(name, device_name, live))
+                device.holders.append(Holder(name, device_name, live, modes.get((name, device_name), "shared")))
 
 
 def _held(name: str) -> list[tuple[str, tuple[str, int, int], bool]]:

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 
-from ctrmgr.backend import record, repair
+from ctrmgr.backend import leases, record, repair, start
 from ctrmgr.backend.device_limits import Limited, lift
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import driver
@@ -146,6 +146,8 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
             except NotFoundError:
                 if row[9] == "required" or running:
                     raise
+            if running:
+                _hold(name, device, rows)
             if not volatile:
                 own.devices[device] = canonical
                 record.stage(own, [*plan, *rows])
@@ -156,12 +158,21 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
                 crash("attach-done")
         except BaseException:
             record.drop(own.path)
+            leases.release(name, device)
             raise
         finally:
             if fd >= 0:
                 os.close(fd)
         record.finish(own.path)
     return running
+
+
+def _hold(name: str, device: str, rows: list[list[str]]) -> None:
+    """Take the device's leases, and look once more, now that its nodes are open, whether it is still the one that was found."""
+    leases.take(name, rows)
+    crash("attach-leased")
+    if start.changed([row for row in rows if row[0] == "identity" and row[2] != parts.ALWAYS]):
+        raise ConflictError(f"device `{device}` changed while it was being attached", hint="try again")
 
 
 def _check_free(name: str, device: str, row: list[str], own: record.Record, plan: list[list[str]]) -> None:
@@ -229,6 +240,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
             if attached:
                 result = _ask_detach(name, device, holders)
                 lift(name, [row for row in plan if row[1] == device])
+                leases.release(name, device)
                 crash("detach-done")
         except BaseException:
             record.drop(own.path)

@@ -15,15 +15,17 @@ KINDS = ("gpu", "accel", "infiniband", "unix-block", "usb", "unix-char")
 
 
 class Holder:
-    """An instance that has a device: `device` is its name there. Not `live`: it gets it with its next start."""
+    """An instance that has a device: `device` is its name there, `lease` how it is shared. Not `live`: it gets it with its next
+    start."""
 
-    __slots__ = ("device", "instance", "live")
+    __slots__ = ("device", "instance", "lease", "live")
 
-    def __init__(self, instance: str, device: str, live: bool) -> None:
-        self.instance, self.device, self.live = instance, device, live
+    def __init__(self, instance: str, device: str, live: bool, lease: str = "shared") -> None:
+        self.instance, self.device, self.live, self.lease = instance, device, live, lease
 
     def __str__(self) -> str:
-        return self.instance if self.live else f"({self.instance})"
+        words = self.instance if self.lease == "shared" else f"{self.instance} {self.lease}"
+        return words if self.live else f"({words})"
 
 
 class Device:
@@ -116,7 +118,8 @@ class Device:
             found["virtual-functions"] = list(function.virtfns)
         found.update(self.details)
         found["holders"] = [
-            {"instance": each.instance, "device": each.device, "live": each.live} for each in self.holders
+            {"instance": each.instance, "device": each.device, "live": each.live, "lease": each.lease}
+            for each in self.holders
         ]
         return found
 

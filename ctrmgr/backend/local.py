@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from ctrmgr import state
-from ctrmgr.backend import record, repair
+from ctrmgr.backend import leases, record, repair
 from ctrmgr.backend.create import Wish, create
 from ctrmgr.backend.repair import crash
 from ctrmgr.backend.start import start as begin
@@ -66,6 +66,7 @@ def _stop(name: str, timeout: float | None, force: bool) -> None:
     else:
         control.ask(run, control.STOP, arg=max(1, int(timeout * 1000)) if timeout is not None else 0)
     crash("stop-asked")
+    leases.release(name)
     try:
         os.rmdir(run)
     except OSError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from ctrmgr import state
-from ctrmgr.backend import record
+from ctrmgr.backend import leases, record
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
 from ctrmgr.kernel import control, spawn
 
@@ -104,12 +104,13 @@ def _devices(plan: Sequence[Sequence[str]]) -> set[str]:
 
 
 def end_run(name: str) -> None:
-    """Kill and remove what a dead monitor left: its cgroups, its run directory."""
+    """Kill and remove what a dead monitor left: its cgroups, its leases, its run directory."""
     run = record.run_home(name)
     if os.path.exists(f"{run}/state"):
         report = _clean(name, run)
         if report.error:
             raise control.failure(name, report.step, report.detail, report.error)
+    leases.release(name)
     for file in ("control", "state"):
         state.unlink(f"{run}/{file}")
     try:

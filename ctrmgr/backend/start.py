@@ -7,9 +7,10 @@ import errno
 import os
 
 from ctrmgr import state
-from ctrmgr.backend import record, repair
+from ctrmgr.backend import leases, record, repair
 from ctrmgr.backend.repair import crash
 from ctrmgr.errors import CtrmgrError, HelperError, HostError, UnsupportedError
+from ctrmgr.host import sysfs
 from ctrmgr.images import store
 from ctrmgr.kernel import control, spawn
 from ctrmgr.plan import network
@@ -29,10 +30,12 @@ def start(name: str) -> None:
     corrupt file."""
     path, run = record.home(name), record.run_home(name)
     state.make_dir(state.run_dir())
-    state.make_dir(run, 0o700)
-    crash("start-directory")
     if not os.path.exists(f"{path}/plan"):
         _replan(name)
+    _devices(name)
+    crash("start-leased")
+    state.make_dir(run, 0o700)
+    crash("start-directory")
     try:
         report = spawn.monitor("start", f"{path}/plan", path, run)
         mends: list[Mend] = [_mend_plan, _mend_filter, _mend_label, _mend_link, _mend_layers, _mend_limits]
@@ -43,11 +46,38 @@ def start(name: str) -> None:
         raise state.corrupt(str(error.filename), 1, "is missing") from None
     crash("start-done")
     if report.error:
+        leases.release(name)
         try:
             repair.end_run(name)
         except (CtrmgrError, OSError):
             pass  # the next command tries again; what went wrong first is what the user must see
         raise control.failure(name, report.step, report.detail, report.error)
+
+
+def _devices(name: str) -> None:
+    """Make sure that the plan's devices are what they were when it was made, and that the instance may have them.
+
+    Raises NotFoundError, HostError or UnsupportedError for a device that cannot be had any more, ConflictError when it is leased.
+    """
+    path = f"{record.home(name)}/plan"
+    with open(path, "rb") as file:
+        data = file.read()
+    if b"\nidentity\t" in data and changed(_rows(path)):
+        _replan(name)
+    if b"\nlease\t" in data:
+        leases.take(name, _rows(path))
+
+
+def _rows(path: str) -> list[list[str]]:
+    try:
+        return state.read_flat(path)
+    except CtrmgrError:
+        return []  # the monitor says what is wrong with it, and it is made again
+
+
+def changed(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a file by which the devices of these rows are known has another text now."""
+    return any(row[0] == "identity" and sysfs.text(row[2]) != row[3] for row in rows)
 
 
 def _mended(name: str, report: spawn.Report, mends: list[Mend]) -> Mend | None:

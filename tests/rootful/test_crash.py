@@ -28,6 +28,8 @@ STEPS = {
     "start-directory": LAUNCH,
     "start-done": LAUNCH,
     "stop-asked": ("stop", "c1"),
+    "start-leased": LAUNCH,
+    "attach-leased": ("attach-device", "c1", FUSE),
     "attach-recorded": ("attach-device", "c1", FUSE),
     "attach-done": ("attach-device", "c1", FUSE),
     "detach-recorded": ("detach-device", "c1", "fuse"),
@@ -80,7 +82,7 @@ def test_launch(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, st
         whole(ctr)
         assert ctr("list", "--format", "csv").stdout == "name,status,ipv4,image\n"
         ctr(*LAUNCH)  # the name and its ids are free again
-    elif step in ("create-named", "start-directory"):
+    elif step in ("create-named", "start-leased", "start-directory"):
         ctr("start", "c1")
     assert "RUNNING" in ctr("list").stdout
     assert ctr("exec", "c1", "echo", "ok").stdout == "ok\n"
@@ -90,7 +92,7 @@ def test_launch(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, st
     same(before, host_snapshot())
 
 
-@pytest.mark.parametrize("step", ["attach-recorded", "attach-done", "detach-recorded", "detach-done"])
+@pytest.mark.parametrize("step", ["attach-leased", "attach-recorded", "attach-done", "detach-recorded", "detach-done"])
 def test_devices(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, step: str) -> None:
     ctr(*LAUNCH)
     if step.startswith("detach"):

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who has which hardware, across all instances of this machine. Hot.
+
+A lease is an empty file in one folder of the run directory, named `ID MODE INSTANCE DEVICE`: it is made and found in one step, a
+reboot forgets it, and nobody has to be alive for it to count. One whose instance does not run, or has no such device any more, is
+stale: whoever meets it in the way removes it. They are taken before a device is given and given back after it is taken away, so that
+a command that is killed in between leaves one lease too many and never one too few.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ctrmgr import state
+from ctrmgr.backend import record
+from ctrmgr.errors import ConflictError, CtrmgrError
+from ctrmgr.kernel import control
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ID_MAX = 110
+"""Bytes of an id: with the mode and the longest names of an instance and a device it is still a file's name."""
+PATIENCE = 2.0
+"""Seconds that a monitor has to say whether it still has a device."""
+
+
+class Lease:
+    """One device of one instance holds one piece of hardware."""
+
+    __slots__ = ("device", "file", "id", "instance", "mode")
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.id, self.mode, self.instance, self.device = file.split(" ", 3)
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        return self.instance, self.device
+
+    def __str__(self) -> str:
+        return f"`{self.instance}` ({self.mode}, as `{self.device}`)"
+
+
+def folder() -> str:
+    return f"{state.run_dir()}/.leases"
+
+
+def held() -> list[Lease]:
+    """All leases, stale ones too."""
+    return [Lease(file) for file in state.entries(folder()) if file.count(" ") == 3]
+
+
+def take(instance: str, rows: Sequence[Sequence[str]]) -> None:
+    """Take what the `lease` rows of a plan or device name, all or nothing; the caller holds the instance's lock.
+
+    Raises ConflictError, which says who has it.
+    """
+    wanted: dict[str, Lease] = {}
+    for row in rows:
+        id = _identity(row[2]) if row[0] == "lease" else ""
+        if id:
+            wanted[f"{id} {row[1]}"] = Lease(f"{id} {row[3]} {instance} {row[1]}")
+    while wanted:
+        state.make_dir(folder(), 0o700)
+        try:
+            with state.Lock(folder()):
+                _take(list(wanted.values()))
+            return
+        except FileNotFoundError:
+            pass  # whoever gave the last one back took the folder away
+
+
+def _take(wanted: list[Lease]) -> None:
+    there = held()
+    for index, lease in enumerate(wanted):
+        others = [other for other in there if other.owner != lease.owner and _meet(other.id, lease.id)]
+        if _blocking(lease, others):  # only then is it worth asking whether they are still there
+            for other in [other for other in others if _is_stale(other, lease.instance)]:
+                state.unlink(f"{folder()}/{other.file}")
+                others.remove(other)
+                there.remove(other)
+        others += [other for other in wanted[:index] if other.owner != lease.owner and _meet(other.id, lease.id)]
+        blocking = _blocking(lease, others)
+        if blocking:
+            raise ConflictError(
+                f"device `{lease.device}`: `{_shown(lease.id)}` is held by {', '.join(map(str, blocking))}",
+                hint="detach it there first"
+                if lease.mode != "exclusive"
+                else "detach it there first, or ask for lease=shared",
+            )
+    for lease in wanted:
+        for other in there:
+            if other.owner == lease.owner and other.id == lease.id and other.file != lease.file:
+                state.unlink(f"{folder()}/{other.file}")
+        try:
+            os.close(os.open(f"{folder()}/{lease.file}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise state.unwritable(f"{folder()}/{lease.file}", error) from error
+
+
+def release(instance: str, device: str = "") -> None:
+    """Give back all that an instance has, or one device of it has."""
+
+    def ours() -> list[Lease]:
+        return [lease for lease in held() if lease.instance == instance and device in ("", lease.device)]
+
+    try:
+        if not ours():
+            return
+        with state.Lock(folder()):
+            for lease in ours():
+                state.unlink(f"{folder()}/{lease.file}")
+            try:
+                os.rmdir(folder())
+            except OSError:
+                pass  # others have leases
+    except FileNotFoundError:
+        pass
+
+
+def _blocking(lease: Lease, others: list[Lease]) -> list[Lease]:
+    """Those that a lease cannot be together with."""
+    if lease.mode == "exclusive":
+        return others
+    exclusive = [other for other in others if other.mode == "exclusive"]
+    same = [other for other in others if other.id == lease.id]
+    most = min(_most(each.mode) for each in (lease, *same))
+    return exclusive or (same if len(same) >= most else [])
+
+
+def _most(mode: str) -> int:
+    number = mode.partition(":")[2]
+    return int(number) if number.isdecimal() else 1 << 30
+
+
+def _meet(one: str, other: str) -> bool:
+    """The same hardware, or one is a part of the other."""
+    return one == other or one.startswith(f"{other}%2F") or other.startswith(f"{one}%2F")
+
+
+def _is_stale(lease: Lease, asking: str) -> bool:
+    """Whether nobody has what the lease is for. `asking` is the instance whose lock the caller holds."""
+    busy = lease.instance != asking and state.is_locked(record.home(lease.instance))
+    if busy:
+        return False  # a command is at it: the device may be on its way
+    if not record.is_running(lease.instance):
+        return True
+    try:
+        answer = control.ask(record.run_home(lease.instance), control.DEVICES, timeout=PATIENCE)
+    except CtrmgrError:
+        return not record.is_running(lease.instance)
+    return all(device.name != lease.device for device in answer.devices())
+
+
+def _identity(id: str) -> str:
+    """An id as it stands in a file's name; a node is its number, "" when there is none."""
+    if id.startswith("node:"):
+        try:
+            status = os.stat(id[5:])
+        except OSError:
+            return ""
+        kind = "block" if stat.S_ISBLK(status.st_mode) else "char"
+        id = f"{kind}:{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    for letter, code in (("%", "%25"), ("/", "%2F"), (" ", "%20")):
+        id = id.replace(letter, code)
+    return id.encode()[-ID_MAX:].decode(errors="ignore")
+
+
+def _shown(id: str) -> str:
+    for letter, code in ((" ", "%20"), ("/", "%2F"), ("%", "%25")):
+        id = id.replace(code, letter)
+    return id
