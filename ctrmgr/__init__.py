@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = (
     "BackendError", "ConflictError", "CtrmgrError", "ExecResult", "HelperError", "HostError", "Instance", "NotFoundError",
-    "SpecError", "UnsupportedError", "create", "devices", "instances", "launch",
+    "SpecError", "UnsupportedError", "create", "host_devices", "instances", "launch",
 )  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def instances() -> list[Instance]:
     return [Instance(name) for name in record.names()]
 
 
-def devices(*kinds: str) -> list[Device]:
+def host_devices(*kinds: str) -> list[Device]:
     """What this machine has that an instance can be given: all of it, or only some kinds (`"gpu", "infiniband"`, …).
 
     Each has an `id` that stays when nodes are renumbered, its `nodes`, and the instances that hold it. Raises SpecError for an

@@ -245,6 +245,6 @@ def test_tree_in_all_formats(ctr: Ctr) -> None:
 
 
 def test_api() -> None:
-    assert {device.kind for device in ctrmgr.devices("unix-char")} == {"unix-char"}
+    assert {device.kind for device in ctrmgr.host_devices("unix-char")} == {"unix-char"}
     with pytest.raises(ctrmgr.SpecError):
-        ctrmgr.devices("unix-chair")
+        ctrmgr.host_devices("unix-chair")
