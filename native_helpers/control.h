@@ -67,11 +67,16 @@ struct ctl_holder {
 	char comm[16];
 };
 
+/* What becomes of descriptors that are open when a device is taken away. */
+enum ctl_open_fds { CTL_FDS_UNTRIED = 0, CTL_FDS_REVOKED = 1, CTL_FDS_HELD = 2 };
+
 struct ctl_status {
 	int32_t monitor_pid, init_pid;
 	int32_t frozen;
 	int32_t exit_status; /* wait(2) status once init has ended */
 	uint64_t started_ns; /* CLOCK_REALTIME */
+	uint32_t open_fds;   /* enum ctl_open_fds */
+	char open_fds_reason[CTL_NAME_MAX + 4];
 };
 
 struct ctl_reply {

@@ -35,8 +35,10 @@ static int filter_number(struct monitor *m, const struct ctl_device *d, const st
 		    l->device.minor == d->minor)
 			rule.access |= l->device.access;
 	}
-	return rule.access ? PRIV_CALL(PRIV_ALLOW, &rule, NULL, f, m->filter)
-			   : PRIV_CALL(PRIV_DENY, &rule, NULL, f, m->filter);
+	if (PRIV_CALL(rule.access ? PRIV_ALLOW : PRIV_DENY, &rule, NULL, f, m->filter))
+		return -1;
+	fence_number(m, d, !rule.access);
+	return 0;
 }
 
 static bool text_ok(const struct ctl_device *d)

@@ -44,6 +44,9 @@ struct monitor {
 	size_t hierarchies;
 	bool filter_v1;
 	int filter; /* what PRIV_ALLOW takes */
+	int fence;  /* what PRIV_FENCE_SET takes */
+	enum ctl_open_fds fence_state;
+	char fence_reason[CTL_NAME_MAX];
 	pid_t init;
 	int pidfd, console, console_log;
 	uint64_t console_used, started_ns;
@@ -88,6 +91,9 @@ _Noreturn void child_main(struct child *c);
 int device_attach(struct monitor *m, const struct ctl_device *d, int node, struct failure *f);
 int device_detach(struct monitor *m, const char *name, int policy, struct ctl_holder *holders, int *count,
 		  struct failure *f);
+
+/* fence.c: refuses the use of descriptors of that device that are open, or no longer. */
+void fence_number(struct monitor *m, const struct ctl_device *d, bool closed);
 
 /* holders.c: fills at most CTL_HOLDERS_MAX, returns how many there are. */
 int holders_find(struct monitor *m, const struct lease *lease, struct ctl_holder *holders);

@@ -46,6 +46,12 @@ const struct priv_operation priv_operations[] = {
 	   "policy"),
 	OP(PRIV_INSIDE, priv_inside, net_inside, 0, 0, 0,
 	   "loopback, addresses and routes of the namespace that the caller is in"),
+	OP(PRIV_FENCE, priv_fence, priv_fence, 2, 2, 1,
+	   "programs that can only refuse, and only processes in a cgroup that the caller holds; the kernel verifies "
+	   "them, so "
+	   "that a description of its types that is not its own reads nothing but wrong numbers"),
+	OP(PRIV_FENCE_SET, priv_fence_set, priv_fence_set, 1, 1, 0,
+	   "refuses the use of a number's descriptors in a fence of our own, or no longer"),
 };
 bool priv_trace;
 int priv_proc = -1;

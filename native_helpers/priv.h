@@ -38,6 +38,8 @@ enum priv_number {
 	PRIV_CONSOLE = 15,
 	PRIV_LINK = 16,
 	PRIV_INSIDE = 17,
+	PRIV_FENCE = 28,
+	PRIV_FENCE_SET = 29,
 };
 
 /* in: parent cgroup directory. out: the new one. */
@@ -108,6 +110,18 @@ struct priv_rule {
 	uint32_t access;       /* BPF_DEVCG_ACC_* */
 };
 
+/* in: cgroup2 directory, the kernel's BTF. out: the fence. */
+struct priv_fence {
+	uint32_t flags; /* none yet */
+};
+
+/* in: what PRIV_FENCE gave. */
+struct priv_fence_set {
+	uint32_t type; /* S_IFCHR or S_IFBLK */
+	uint32_t major, minor;
+	uint32_t closed; /* else open again */
+};
+
 /* Called in the instance's pid, network, ipc and cgroup namespaces. in: the instance's root. */
 struct priv_kernel_mounts {
 	uint32_t host_network; /* /sys shows the host's links, too: read-only */
@@ -173,6 +187,11 @@ PRIV_OPERATION(priv_mask);
 PRIV_OPERATION(priv_console);
 PRIV_OPERATION(priv_link);
 PRIV_OPERATION(priv_inside);
+PRIV_OPERATION(priv_fence);
+PRIV_OPERATION(priv_fence_set);
+
+/* Whether it came with every instance, and is not ours to give or to take. */
+bool priv_always_allowed(uint32_t type, uint32_t major, uint32_t minor);
 
 /* Whether these are host ids of an instance: sets errno, EPERM for host root, EINVAL for the -1 that chown and setfsuid
  * take for "as it is". */

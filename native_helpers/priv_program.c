@@ -3,62 +3,13 @@
  * The device filter: one program on the instance's cgroup2 that looks the device up in one hash map. Allowing or
  * denying a device while the instance runs is one map update, without a window in which there is no filter. Where
  * only cgroup v1 exists, its `devices` controller does the same by rules. */
+#include "bpf.h"
 #include "priv.h"
 
-#include <linux/bpf.h>
 #include <sys/stat.h>
 
-struct key {
-	uint32_t type, major, minor;
-};
-
-#define INSN(op, dst, src, offset, value) \
-	((struct bpf_insn){.code = (op), .dst_reg = (dst), .src_reg = (src), .off = (offset), .imm = (value)})
-#define ANY UINT32_MAX
-
-static int sys_bpf(int command, union bpf_attr *attr)
-{
-	return (int)syscall(SYS_bpf, command, attr, sizeof(*attr));
-}
-
-/* Nothing but what map_create() made: of another map's size the kernel would read more of our stack than there is. */
-static bool is_filter(int fd)
-{
-	struct bpf_map_info info = {0};
-	union bpf_attr attr = {
-		.info = {.bpf_fd = (uint32_t)fd, .info_len = sizeof(info), .info = (uint64_t)(uintptr_t)&info}};
-
-	return !sys_bpf(BPF_OBJ_GET_INFO_BY_FD, &attr) && info.type == BPF_MAP_TYPE_HASH &&
-	       info.key_size == sizeof(struct key) && info.value_size == sizeof(uint32_t) &&
-	       !strcmp(info.name, "ctrmgr_devices");
-}
-
-static int map_create(void)
-{
-	union bpf_attr attr = {.map_type = BPF_MAP_TYPE_HASH,
-			       .key_size = sizeof(struct key),
-			       .value_size = sizeof(uint32_t),
-			       .max_entries = 1024,
-			       .map_flags = BPF_F_NO_PREALLOC | BPF_F_RDONLY_PROG};
-
-	strcpy(attr.map_name, "ctrmgr_devices");
-	return sys_bpf(BPF_MAP_CREATE, &attr);
-}
-
-static int map_set(int map, struct key key, uint32_t access)
-{
-	union bpf_attr attr = {
-		.map_fd = (uint32_t)map, .key = (uint64_t)(uintptr_t)&key, .value = (uint64_t)(uintptr_t)&access};
-
-	return sys_bpf(BPF_MAP_UPDATE_ELEM, &attr);
-}
-
-static int map_delete(int map, struct key key)
-{
-	union bpf_attr attr = {.map_fd = (uint32_t)map, .key = (uint64_t)(uintptr_t)&key};
-
-	return sys_bpf(BPF_MAP_DELETE_ELEM, &attr);
-}
+#define ANY    UINT32_MAX
+#define FILTER "ctrmgr_devices" /* the map's name */
 
 /* r6 = context; the key is built on the stack at r10-16; r7 = the access that is wanted. The lookups are, in turn: the
  * device itself, any minor of its major, any device of its type; each must allow every bit that is wanted. */
@@ -105,13 +56,13 @@ static int program_load(int map)
 }
 
 /* What every instance may open, mknod or not: the kernel's harmless nodes and terminals. */
-static const struct key always[] = {
+static const struct device_key always[] = {
 	{BPF_DEVCG_DEV_CHAR, 1, 3}, {BPF_DEVCG_DEV_CHAR, 1, 5}, {BPF_DEVCG_DEV_CHAR, 1, 7},
 	{BPF_DEVCG_DEV_CHAR, 1, 8}, {BPF_DEVCG_DEV_CHAR, 1, 9}, {BPF_DEVCG_DEV_CHAR, 5, 0},
 	{BPF_DEVCG_DEV_CHAR, 5, 1}, {BPF_DEVCG_DEV_CHAR, 5, 2}, {BPF_DEVCG_DEV_CHAR, 136, ANY},
 };
 
-static int v1_rule(int cgroup, const char *file, struct key key, uint32_t access)
+static int v1_rule(int cgroup, const char *file, struct device_key key, uint32_t access)
 {
 	char text[64], major[12] = "*", minor[12] = "*";
 
@@ -149,11 +100,11 @@ int priv_program(const void *request, const int in[], int count, int out[], stru
 		return fail(f, "filter devices", "not a cgroup");
 	if (r->v1)
 		return filter_v1(in[0], out, f);
-	map = map_create();
+	map = device_map_create(FILTER);
 	if (map < 0)
 		return fail(f, "filter devices", "bpf: a map");
 	for (size_t i = 0; i < ARRAY_SIZE(always); i++)
-		if (map_set(map, always[i], 7))
+		if (device_map_set(map, always[i], 7))
 			return fail(f, "filter devices", "bpf: a map's update");
 	program = program_load(map);
 	attr.attach_bpf_fd = (uint32_t)program;
@@ -165,8 +116,8 @@ int priv_program(const void *request, const int in[], int count, int out[], stru
 
 static int rule(const struct priv_rule *r, int filter, bool allow, struct failure *f)
 {
-	struct key key = {r->type == S_IFBLK ? BPF_DEVCG_DEV_BLOCK : BPF_DEVCG_DEV_CHAR, r->major, r->minor};
-	bool ours = r->v1 ? priv_is_cgroup(filter) : is_filter(filter);
+	struct device_key key = {r->type == S_IFBLK ? BPF_DEVCG_DEV_BLOCK : BPF_DEVCG_DEV_CHAR, r->major, r->minor};
+	bool ours = r->v1 ? priv_is_cgroup(filter) : device_map_is(filter, FILTER);
 	int failed;
 
 	errno = EINVAL;
@@ -175,7 +126,8 @@ static int rule(const struct priv_rule *r, int filter, bool allow, struct failur
 	if (r->v1)
 		failed = v1_rule(filter, allow ? "devices.allow" : "devices.deny", key, allow ? r->access : 7);
 	else
-		failed = allow ? map_set(filter, key, r->access) : map_delete(filter, key) && errno != ENOENT;
+		failed = allow ? device_map_set(filter, key, r->access)
+			       : device_map_delete(filter, key) && errno != ENOENT;
 	return failed ? fail(f, allow ? "allow the device" : "deny the device", "%u:%u", r->major, r->minor) : 0;
 }
 
@@ -185,16 +137,18 @@ int priv_allow(const void *request, const int in[], int count, int out[], struct
 	return rule(request, in[0], true, f);
 }
 
+bool priv_always_allowed(uint32_t type, uint32_t major, uint32_t minor)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(always); i++)
+		if (type == S_IFCHR && always[i].major == major && (always[i].minor == minor || always[i].minor == ANY))
+			return true;
+	return false;
+}
+
 int priv_deny(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_rule *r = request;
 
 	(void)count, (void)out;
-	for (size_t i = 0; i < ARRAY_SIZE(always); i++)
-		if (r->type == S_IFCHR && always[i].major == r->major &&
-		    (always[i].minor == r->minor || always[i].minor == ANY)) {
-			/* it came with every instance and was not ours to give */
-			return 0;
-		}
-	return rule(r, in[0], false, f);
+	return priv_always_allowed(r->type, r->major, r->minor) ? 0 : rule(r, in[0], false, f);
 }

@@ -203,12 +203,15 @@ def _ask_attach(name: str, device: str, row: list[str], fd: int) -> None:
 
 
 class Detached:
-    """What a detach did: `live` if it was taken from a running instance, and who still holds it open or mapped."""
+    """What a detach did: `live` if it was taken from a running instance, and who still holds it open or mapped.
 
-    __slots__ = ("holders", "live", "total")
+    `revoked`: the kernel refuses to use what they hold, except for mappings.
+    """
 
-    def __init__(self, live: bool, holders: list[control.Holder], total: int) -> None:
-        self.live, self.holders, self.total = live, holders, total
+    __slots__ = ("holders", "live", "revoked", "total")
+
+    def __init__(self, live: bool, holders: list[control.Holder], total: int, revoked: bool = False) -> None:
+        self.live, self.holders, self.total, self.revoked = live, holders, total, revoked
 
 
 def detach(name: str, device: str, *, holders: str = "report", volatile: bool = False) -> Detached:
@@ -259,4 +262,5 @@ def _ask_detach(name: str, device: str, holders: str) -> Detached:
         )
     if reply.error:
         raise control.failure(device, reply.step, reply.detail, reply.error)
-    return Detached(True, reply.holders(), reply.value)
+    revoked = reply.value > 0 and control.ask(record.run_home(name), control.STATUS).open_fds()[0] == "revoked"
+    return Detached(True, reply.holders(), reply.value, revoked)

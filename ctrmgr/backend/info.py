@@ -9,6 +9,7 @@ import time
 from ctrmgr import state
 from ctrmgr.backend import limits, record
 from ctrmgr.errors import CtrmgrError
+from ctrmgr.host import lsm
 from ctrmgr.host.cgroup import UNIFIED
 from ctrmgr.kernel import control
 
@@ -62,7 +63,8 @@ def _planned(row: Sequence[str]) -> dict[str, object]:
 
 def _running(own: record.Record, plan: Sequence[Sequence[str]]) -> dict[str, object]:
     run = record.run_home(own.name)
-    monitor, init, frozen, started = control.ask(run, control.STATUS).status()
+    reply = control.ask(run, control.STATUS)
+    monitor, init, frozen, started = reply.status()
     found: dict[str, object] = {
         "status": "FROZEN" if frozen else "RUNNING",
         "pid": init,
@@ -81,7 +83,7 @@ def _running(own: record.Record, plan: Sequence[Sequence[str]]) -> dict[str, obj
             }
             for device in control.ask(run, control.DEVICES).devices()
         ],
-        "open-fds": "held: descriptors that are open when a device is detached keep working",
+        "open-fds": _open_fds(*reply.open_fds()),
     }
     found["limits"] = limits.read(own, plan)
     found["processes"] = _processes(plan)
@@ -92,6 +94,14 @@ def _running(own: record.Record, plan: Sequence[Sequence[str]]) -> dict[str, obj
 def _processes(plan: Sequence[Sequence[str]]) -> int:
     folder = limits.Files(plan).folders.get(UNIFIED, "")
     return sum(len(_text(f"{below}/cgroup.procs").split()) for below, *_ in os.walk(folder, followlinks=False))
+
+
+def _open_fds(found: str, reason: str) -> str:
+    """What becomes of descriptors that are open when a device is detached: tried already, or as it will turn out."""
+    if found == "untried":
+        reason = lsm.no_fence()
+        found = "held" if reason else "revoked"
+    return f"{found}: {reason}" if reason else found
 
 
 def _text(path: str) -> str:

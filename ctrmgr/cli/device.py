@@ -58,7 +58,10 @@ def run_detach(args: Args) -> None:
     if result.total > len(result.holders):
         talk(args, f"… and {result.total - len(result.holders)} more")
     if result.total and policy != "kill":
-        talk(args, "descriptors and mappings that are open already keep working; new opens are refused")
+        if result.revoked:
+            talk(args, "what they have open is refused from now on; mappings that they have already stay")
+        else:
+            talk(args, "descriptors and mappings that are open already keep working; new opens are refused")
         if policy == "freeze":
             talk(args, f"`{name}` is frozen; `ctrmgr unfreeze {name}` lets it go on")
 

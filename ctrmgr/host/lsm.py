@@ -28,6 +28,21 @@ def apparmor_profiles(root: str = "/") -> frozenset[str]:
     return frozenset(line.rpartition(" (")[0] for line in text.splitlines() if line.endswith(")"))
 
 
+def no_fence(root: str = "/") -> str:
+    """Why descriptors that are open when a device is taken away keep working here; nothing: they are refused.
+
+    The monitor finds out by itself, at the first device that it takes away; this is what it will find.
+    """
+    prefix = root.rstrip("/")
+    if not os.path.exists(prefix + "/sys/kernel/security/lsm"):
+        return "securityfs is not mounted"
+    if "bpf" not in active(root):
+        return "`bpf` is no active security module"
+    if not os.path.exists(prefix + "/sys/kernel/btf/vmlinux"):
+        return "the kernel does not describe its types (BTF)"
+    return ""
+
+
 def _text(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:

@@ -34,6 +34,7 @@ NAMES = (
     ),
 )
 HOLDERS = ("report", "refuse", "freeze", "kill")
+OPEN_FDS = ("untried", "revoked", "held")
 TYPES = {"char": 1, "block": 2}
 ACCESS = {"m": 1, "r": 2, "w": 4}
 
@@ -41,7 +42,8 @@ HEADER = struct.Struct("=IIii256s")
 DEVICE = struct.Struct("=64s256s64s64s7I")
 REPLY = struct.Struct("=Iiii64s256s")
 HOLDER = struct.Struct("=4i16s")
-STATUS_DATA = struct.Struct("=4iQ")
+STATUS_DATA = struct.Struct("=4iQI68s")
+STATUS_FIRST = struct.Struct("=4iQ")
 REPORT = struct.Struct("=Iiii64s256s")
 EMPTY_DEVICE = bytes(DEVICE.size)
 
@@ -131,8 +133,16 @@ class Reply:
 
     def status(self) -> tuple[int, int, bool, int]:
         """Pids of the monitor and of init, whether it is frozen, and when it was started (ns since 1970)."""
-        monitor, init, frozen, _, started = STATUS_DATA.unpack_from(self.data)
+        monitor, init, frozen, _, started = STATUS_FIRST.unpack_from(self.data)
         return monitor, init, bool(frozen), started
+
+    def open_fds(self) -> tuple[str, str]:
+        """What becomes of descriptors that are open when a device is taken away, as `status` says: `untried`, `revoked`, or
+        `held` and why."""
+        if len(self.data) < STATUS_DATA.size:
+            return "held", "the monitor is an older one"
+        *_, number, reason = STATUS_DATA.unpack_from(self.data)
+        return OPEN_FDS[number], text(reason)
 
 
 def text(field: bytes) -> str:

@@ -7,11 +7,13 @@ The command line runs in forks of this process: starting Python anew is the slow
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import mmap
 import os
 import re
-import struct
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +27,7 @@ from tests.conftest import Result, dev_nodes, same, settle, snapshot
 Check = Callable[[], None]
 CHECKS: dict[str, Check] = {}
 GPU, UVERBS, NVME = "/dev/dri/renderD128", "/dev/infiniband/uverbs0", "/dev/nvme0n1"
+DRM_IOCTL_VERSION, BLKGETSIZE64 = 0xC0406400, 0x80081272
 FIRST_LINE = "the first line of the disk"
 before: dict[str, object] = {}
 
@@ -87,26 +90,63 @@ def wait_for(path: str) -> None:
     raise AssertionError(f"{path} does not come")
 
 
-def ioctl_answers(node: str, number: int, size: int) -> bytes:
-    """The driver's answer to an ioctl, asked through the instance's own node from inside its cgroup."""
-    inside = f"/proc/{info()['pid']}/root{node}"
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            Path("/sys/fs/cgroup/ctrmgr/c1/cgroup.procs").write_text("0")
-            data = bytearray(size)
-            fcntl.ioctl(os.open(inside, os.O_RDWR), number, data)
-            os.write(write, bytes(data))
-        except OSError as error:
-            os.write(write, str(error).encode())
-        os._exit(0)
-    os.close(write)
-    os.waitpid(pid, 0)
-    answer = os.read(read, 4096)
-    os.close(read)
-    assert len(answer) == size, answer
-    return answer
+class Holder:
+    """A process in the instance's cgroup that opens the instance's own node, maps it if it can, and keeps both.
+
+    `uses()` has it try everything that can be done with a descriptor: what came of each, `ok` or the error's name.
+    """
+
+    def __init__(self, node: str, ioctl: int, size: int, *, maps: bool = False) -> None:
+        self.ioctl, self.size, self.maps = ioctl, size, maps
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = f"/proc/{info()['pid']}/root{node}"
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                Path("/sys/fs/cgroup/ctrmgr/c1/cgroup.procs").write_text("0")
+                self._serve(theirs, os.open(path, os.O_RDWR))
+            finally:
+                os._exit(1)
+        theirs.close()
+
+    def _serve(self, asked: socket.socket, fd: int) -> None:
+        kept = self._map(fd) if self.maps else b""
+        tries: dict[str, Callable[[], object]] = {
+            "read": lambda: os.pread(fd, 1, 0),
+            "ioctl": lambda: fcntl.ioctl(fd, self.ioctl, bytearray(self.size)),
+            "map": lambda: self._map(fd),
+            "kept": lambda: kept[0],
+        }
+        while True:
+            _, fds, _, _ = socket.recv_fds(asked, 1, 1)
+            found = {what: outcome(tries[what]) for what in (("read", "map", "kept") if self.maps else ()) + ("ioctl",)}
+            found["received"] = str(len(fds))
+            for theirs in fds:
+                os.close(theirs)
+            asked.send(json.dumps(found).encode())
+
+    def _map(self, fd: int) -> mmap.mmap:
+        return mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ)
+
+    def uses(self) -> dict[str, str]:
+        """`received`: how many descriptors of the device that we send arrive."""
+        with open(NVME, "rb") as ours:
+            socket.send_fds(self.socket, [b"\1"], [ours.fileno()])
+            answer: dict[str, str] = json.loads(self.socket.recv(4096))
+        return answer
+
+    def end(self) -> None:
+        os.kill(self.pid, 9)
+        os.waitpid(self.pid, 0)
+        self.socket.close()
+
+
+def outcome(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "ok"
 
 
 @check
@@ -150,7 +190,10 @@ def the_memory_limit_kills() -> None:
 @check
 def the_processes_limit_refuses() -> None:
     assert cgroup("pids.max") == "30"
-    assert "fork" in sh("i=0; while [ $i -lt 60 ]; do sleep 3 & i=$((i+1)); done; killall sleep", code=None)
+    assert "fork" in sh("i=0; while [ $i -lt 60 ]; do sleep 999 & i=$((i+1)); done", code=None)
+    for pid in cgroup("cgroup.procs").split():
+        if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+            os.kill(int(pid), 9)
     assert re.search(r"^max [1-9]", cgroup("pids.events"), re.M)
 
 
@@ -205,10 +248,13 @@ def owned_and_gone(node: str, group: str) -> None:
 def a_gpu_comes_and_goes() -> None:
     """The render node of a real DRM driver, by the image's group `render`, and the driver answers inside."""
     ctr("attach-device", "c1", "it", "type=unix-char", f"source={GPU}", "gid=render", "mode=0660")
-    answer = ioctl_answers(GPU, 0xC0406400, 64)  # DRM_IOCTL_VERSION: without buffers it tells the lengths
-    *_, length = struct.unpack_from("iiiQ", answer.ljust(64, b"\0"))
-    assert length > 0
-    owned_and_gone(GPU, "render")
+    holder = Holder(GPU, DRM_IOCTL_VERSION, 64)
+    try:
+        assert holder.uses()["ioctl"] == "ok"
+        owned_and_gone(GPU, "render")
+        assert holder.uses()["ioctl"] == "EPERM"
+    finally:
+        holder.end()
 
 
 @check
@@ -226,6 +272,42 @@ def a_disk_comes_and_goes() -> None:
     ctr("attach-device", "c1", "it", "type=unix-block", f"source={NVME}", "gid=disk", "mode=0660")
     owned_and_gone(NVME, "disk")
     assert Path(NVME).open("rb").readline().decode().strip() == FIRST_LINE
+
+
+@check
+def open_descriptors_are_revoked() -> None:
+    """What was open before a detach is refused, of this device and in this instance alone, until it is attached again."""
+    attach = ("attach-device", "c1", "it", "type=unix-block", f"source={NVME}")
+    assert info()["open-fds"] == "revoked"
+    ctr(*attach)
+    holder, ours = Holder(NVME, BLKGETSIZE64, 8, maps=True), os.open(NVME, os.O_RDONLY)
+    try:
+        everything = {"read": "ok", "ioctl": "ok", "map": "ok", "kept": "ok", "received": "1"}
+        assert holder.uses() == everything
+        said = ctr("detach-device", "c1", "it").stderr
+        assert re.search(rf"on the host {holder.pid}\): \d open, 1 mappings", said), said
+        assert "refused from now on; mappings that they have already stay" in said
+        refused = {"read": "EPERM", "ioctl": "EPERM", "map": "EPERM", "kept": "ok", "received": "0"}
+        assert holder.uses() == refused
+        assert os.pread(ours, 4, 0) == FIRST_LINE[:4].encode()
+        ctr(*attach)
+        assert holder.uses() == everything
+        ctr("attach-device", "c1", "again", "type=unix-block", f"source={NVME}", "path=/dev/other")
+        ctr("detach-device", "c1", "it")
+        assert holder.uses() == everything, "another device of this instance has the number"
+        ctr("detach-device", "c1", "again")
+        assert holder.uses() == refused
+        assert info()["open-fds"] == "revoked"
+    finally:
+        holder.end()
+        os.close(ours)
+
+
+@check
+def what_every_instance_has_is_not_revoked() -> None:
+    ctr("attach-device", "c1", "it", "type=unix-char", "source=/dev/zero", "path=/dev/zero2")
+    ctr("detach-device", "c1", "it")
+    assert sh("head -c 3 /dev/zero | wc -c") == "3"
 
 
 @check

@@ -117,10 +117,21 @@ class Inside(Structure):
     _fields_ = (("address", Address * 4), ("gateway", Address * 2), *numbers("addresses", "gateways", "link"))
 
 
+class Fence(Structure):
+    number = 28
+    _fields_ = (*numbers("flags"),)
+
+
+class FenceSet(Structure):
+    number = 29
+    _fields_ = (*numbers("type", "major", "minor", "closed"),)
+
+
 OPERATIONS: dict[type[Structure], tuple[int, int]] = {
     CgroupCreate: (1, 1), CgroupWrite: (1, 1), CgroupRemove: (1, 1), Idmap: (1, 1), Layer: (1, 2), Overlay: (3, 40),
     Dev: (0, 0), Node: (2, 2), Revoke: (2, 2), Program: (1, 1), Allow: (1, 1), Deny: (1, 1), KernelMounts: (1, 1),
-    Mask: (2, 2), Console: (2, 2), Link: (1, 1), Inside: (0, 0),
+    Mask: (2, 2), Console: (2, 2), Link: (1, 1), Inside: (0, 0), Fence: (2, 2),
+    FenceSet: (1, 1),
 }  # fmt: skip
 """How many descriptors each takes."""
 
@@ -130,7 +141,9 @@ class Table:
 
     def __init__(self, folder: Path) -> None:
         self.program = folder / "priv-driver"
-        names = ("priv", "priv_cgroup", "priv_device", "priv_mount", "priv_net", "priv_program", "netlink")
+        names = (
+            "priv", "priv_cgroup", "priv_device", "priv_fence", "priv_mount", "priv_net", "priv_program", "btf", "netlink",
+        )  # fmt: skip
         sources = [Path(__file__).with_name("priv_driver.c"), *(SOURCES / f"{name}.c" for name in names)]
         subprocess.run(["cc", *WARNINGS, *FLAGS, f"-I{SOURCES}", "-o", self.program, *sources], check=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import re
 import stat
@@ -237,3 +238,26 @@ def test_nothing_is_left(ctr: Ctr, loop: str, host_snapshot: Snapshot) -> None:
     assert stat.S_IMODE(os.stat(FUSE).st_mode) == mode
     assert not (ctr.folder / "run/c1").exists()
     assert list((ctr.folder / "state/ids").iterdir()) == []
+
+
+def test_open_descriptors_are_as_info_says(c1: Ctr, loop: str) -> None:
+    """`held`: one that was open before goes on; `revoked`: it is refused. This kernel is one of the two."""
+    c1("attach-device", "c1", "disk", "type=unix-block", f"source={loop}")
+    script = f"exec 3<{loop}; touch /tmp/open; while [ -e {loop} ]; do sleep 0.05; done; head -c 5 <&3"
+    holder = c1.popen("exec", "c1", "--", "sh", "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    sh(c1, "while [ ! -e /tmp/open ]; do sleep 0.05; done")
+    foreseen = open_fds(c1)
+    said = c1("detach-device", "c1", "disk").stderr
+    out, err = holder.communicate(timeout=30)
+    assert open_fds(c1) == foreseen
+    if foreseen == "revoked":
+        assert (out, b"not permitted" in err) == (b"", True)
+        assert "refused from now on" in said
+    else:
+        assert foreseen.startswith("held: ")
+        assert out == b"known"
+        assert "keep working" in said
+
+
+def open_fds(ctr: Ctr) -> str:
+    return str(json.loads(ctr("info", "c1", "--format", "json").stdout)["open-fds"])

@@ -34,6 +34,8 @@ from tests.rootful.table import (
     Console,
     Deny,
     Dev,
+    Fence,
+    FenceSet,
     IdMap,
     Idmap,
     Inside,
@@ -114,6 +116,7 @@ def test_there_is_no_other_operation(table: Table, number: int) -> None:
         Mask(path=b"proc/kcore"),
         Console(uid=1, gid=1),
         KernelMounts(uid=1, gid=1, tty_gid=1),
+        Fence(),
     ],
     ids=lambda request: type(request).__name__,
 )
@@ -410,6 +413,16 @@ def test_names_of_links(table: Table, opened: Opened, name: bytes) -> None:
 )
 def test_addresses(table: Table, inside: Inside) -> None:
     assert table.refuses(inside) == errno.EINVAL
+
+
+def test_fences(table: Table, opened: Opened, cgroup: Path, tmp_path: Path) -> None:
+    types = tmp_path / "btf"
+    types.write_bytes(b"\x9f\xeb\1\0" + bytes(100))
+    assert table.refuses(Fence(), opened(tmp_path), opened(types)) == errno.EINVAL, "a folder is no cgroup"
+    for wrong in (types, "/dev/null", tmp_path):
+        assert table.refuses(Fence(), opened(cgroup), opened(wrong)) == errno.EINVAL
+    for wrong in (cgroup, "/dev/null"):
+        assert table.refuses(FenceSet(type=CHAR, major=1, minor=1, closed=1), opened(wrong)) == errno.EINVAL
 
 
 def test_the_table_is_known_here() -> None:
