@@ -333,7 +333,7 @@ def test_window_size_follows(run: Runner) -> None:
 
 
 def test_keyboard_signals(run: Runner) -> None:
-    t = Terminal(run.words("sh", "-c", "trap 'echo caught' INT; echo ready; sleep 60; echo after"))
+    t = Terminal(run.words("sh", "-c", "trap 'echo caught' INT; sh -c 'echo ready; exec sleep 60'; echo after"))
     t.expect(b"ready")
     t.type(b"\x03")
     output, code = t.finish()
