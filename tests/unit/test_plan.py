@@ -424,8 +424,7 @@ def test_template_holds_until_a_file_changes(compiler: Path) -> None:
 
 
 def test_template_without_its_filter_is_none(compiler: Path) -> None:
-    rows = compile.compile_template(IMAGE, ["default"], {}, {})
-    os.unlink(rows[-1][1])
+    os.unlink(compile.compile_template(IMAGE, ["default"], {}, {})[-1][1])
     assert template.cached(IMAGE, ["default"]) is None
 
 
