@@ -319,8 +319,10 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 	int count, line = 0, known;
 	bool ended = false;
 
-	*plan = (struct plan){
-		.halt_signal = 15, .stop_timeout = 30, .confinement = CONFINEMENT_NONE, .console_size = 1 << 20};
+	plan->halt_signal = 15;
+	plan->stop_timeout = 30;
+	plan->confinement.capabilities = CONFINEMENT_NONE.capabilities;
+	plan->console_size = 1 << 20;
 	errno = EINVAL;
 	while ((count = flat_row(&cursor, field, FIELDS)) > 0) {
 		line++;

@@ -91,7 +91,8 @@ struct plan {
 	uint64_t console_size;
 };
 
-/* Parses `text` in place. 0, or -1 with the line number and reason in `f`. */
+/* Parses `text` in place into a plan that is all zero, which is not written again: most of it is never needed, and then
+ * takes no memory. 0, or -1 with the line number and reason in `f`. */
 int plan_parse(struct plan *plan, char *text, struct failure *f);
 
 /* A name of the environment, as far as `=` or the end. */
