@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a driver is: a module with `FIELDS`, and `rows` or `resolve`, found by the device's `type`. Hot.
 
-`rows(name, values)` is pure: it writes the plan's rows from the keys alone. `resolve(name, values, root)` looks at the machine
-(through the readers of `host`, which change nothing) and says what the device is made of there. With `live = True` in it a
-module's devices can come and go while an instance runs.
+`rows(name, values)` is pure: it writes the plan's rows from the keys alone; `locate(values, root)`, if the module has it, gives it
+the keys as they are today. `resolve(name, values, root)` looks at the machine (through the readers of `host`, which change nothing)
+and says what the device is made of there. With `live = True` in it a module's devices can come and go while an instance runs;
+`remembered(values, root)` are keys that are noted down then.
 """
 
 from __future__ import annotations

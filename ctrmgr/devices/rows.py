@@ -40,7 +40,12 @@ def rows(name: str, values: Mapping[str, str], root: str = "/") -> list[Row]:
         resolve = getattr(module, "resolve", None)
         if resolve is not None:
             return rows_of(name, values["type"], resolve(name, own, root), own, root)
-        return _inherited(name, module.rows(name, own), own, root)  # type: ignore[attr-defined]
+        locate = getattr(module, "locate", None)
+        identity: list[tuple[str, str]] = []
+        if locate is not None:
+            own, identity = locate(own, root)
+        found = _inherited(name, module.rows(name, own), own, root)  # type: ignore[attr-defined]
+        return found + [["identity", name, file, text] for file, text in identity]
     except ValueError as error:
         raise SpecError(f"device `{name}`: {error}") from None
     except NotFoundError as error:

@@ -84,6 +84,31 @@ def disks(root: str = "/") -> list[Disk]:
     return found
 
 
+def at(path: str, root: str = "/") -> Disk | None:
+    """The disk or partition that a node, or a link to one, is now; None when the kernel announces none of that name."""
+    prefix = root.rstrip("/")
+    name = sysfs.real(prefix + path).rpartition("/")[2]
+    folder = sysfs.real(f"{prefix}/sys/class/block/{name}")
+    if not os.path.exists(f"{folder}/dev"):  # older kernels, and recorded machines
+        owners = [f"{prefix}/sys/block/{disk}" for disk in sysfs.names(f"{prefix}/sys/block") if name.startswith(disk)]
+        places = [
+            sysfs.follow(owner) if owner.endswith(f"/{name}") else f"{sysfs.follow(owner)}/{name}" for owner in owners
+        ]
+        folder = next((place for place in places if os.path.exists(f"{place}/dev")), "")
+    if not folder:
+        return None
+    if not os.path.exists(f"{folder}/partition"):
+        return Disk(name, folder, root)
+    whole = Disk(folder.split("/")[-2], folder.rpartition("/")[0], root)
+    return next((part for part in whole.partitions if part.name == name), None)
+
+
+def with_id(id: str, root: str = "/") -> list[Disk]:
+    """The disks and partitions with an id; several paths to one disk have it all."""
+    every = [each for disk in disks(root) for each in (disk, *disk.partitions)]
+    return [each for each in every if id in (each.id, each.id.replace(f"@{each.parent or each.name}", ""))]
+
+
 def _controller(path: str) -> str:
     """A device directory below the PCI function; NVMe namespaces with multipath are below none themselves."""
     if "/nvme-subsystem/" in path:

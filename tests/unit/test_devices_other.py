@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrmgr.devices import driver, rows
+from ctrmgr.devices import driver, rows, unix_block
 from ctrmgr.errors import CtrmgrError, HostError, NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
 from ctrmgr.plan import compile
@@ -131,3 +131,54 @@ def test_every_driver_says_how_it_makes_rows(kind: str) -> None:
     module = driver.load(kind)
     assert hasattr(module, "resolve") != hasattr(module, "rows")
     assert driver.is_live(kind) or kind in ("disk", "nic", "none")
+
+
+# Disks
+
+WD, NVME = "naa.50014ee2b9f01234", "eui.002538b511b01234"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("/dev/sdb", WD),
+        ("/dev/disk/by-id/wwn-0x50014ee2b9f01234", WD),
+        ("/dev/nvme0n1p2", f"{NVME}-part2"),
+        ("/dev/disk/by-id/nvme-eui.002538b511b01234-part2", f"{NVME}-part2"),
+        ("/dev/loop0", ""),  # a loop device is whatever it was made of today
+        ("/dev/none", ""),
+    ],
+)
+def test_a_disk_is_remembered_by_what_it_is(machine: Machine, source: str, expected: str) -> None:
+    root = machine("disks")
+    assert unix_block.remembered({"source": source}, root) == ({"id": expected} if expected else {})
+
+
+def test_a_disk_that_has_another_name_today(machine: Machine) -> None:
+    keys = {"source": "/dev/sdb", "id": WD}
+    before = planned(machine("disks"), "unix-block", **keys)
+    assert before[0][3:5] == ["/dev/sdb", "/dev/sdb"]
+    after = planned(machine("disks", change=trees.swap("sda", "sdb")), "unix-block", **keys)
+    assert after[0][3:5] == ["/dev/sda", "/dev/sdb"], "the disk's node of today, under the name that it had inside"
+    assert [row[2] for row in before if row[0] == "identity"] == ["/sys/block/sdb/diskseq"]
+    assert [row[2] for row in after if row[0] == "identity"] == ["/sys/block/sda/diskseq"]
+
+
+def test_a_disk_by_its_identity_alone(machine: Machine) -> None:
+    root = machine("disks")
+    assert planned(root, "unix-block", id=f"{NVME}-part1", path="/dev/data")[0][3:5] == ["/dev/nvme0n1p1", "/dev/data"]
+    assert planned(root, "unix-block", id=NVME)[0][3:5] == ["/dev/nvme0n1", "/dev/nvme0n1"]
+    files = [row[2] for row in planned(root, "unix-block", id=f"{NVME}-part1") if row[0] == "identity"]
+    assert files == ["/sys/block/nvme0n1/diskseq", "/sys/block/nvme0n1/nvme0n1p1/partition"]
+
+
+def test_another_disk_under_the_number_is_refused(machine: Machine) -> None:
+    root = machine("disks")
+    with pytest.raises(NotFoundError, match=rf"`naa\.gone` is not on this host; `/dev/sdb` is `{WD}` now"):
+        planned(root, "unix-block", source="/dev/sdb", id="naa.gone")
+    assert planned(root, "unix-block", id="naa.gone", required="false") == [["identity", "d", rows.ALWAYS, ""]]
+
+
+def test_a_disk_that_is_not_there_is_for_the_start_to_say(machine: Machine) -> None:
+    (row, _) = planned(machine("disks"), "unix-block", source="/dev/sdz", required="false")
+    assert row[3] == "/dev/sdz" and row[-1] == "optional"
