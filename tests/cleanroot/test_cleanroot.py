@@ -70,6 +70,8 @@ class Root:
         options = [word for word in build._apt_options() if word.startswith("--aptopt=")]
         command = ["mmdebstrap", "--variant=minbase", "--mode=root", *options, suite, str(folder), *sources]
         subprocess.run(command, check=True, capture_output=True)
+        # nothing of it must outlive a power cut
+        (folder / "etc/dpkg/dpkg.cfg.d/unsafe-io").write_text("force-unsafe-io\n")
         if BUNDLE.exists():
             shutil.copy(BUNDLE, folder / "etc/authorities.crt")
         shutil.copy("/etc/resolv.conf", folder / "etc/resolv.conf")
