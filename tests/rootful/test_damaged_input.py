@@ -56,6 +56,12 @@ nesting\t0
 shifted\t0
 device\tfuse\tchar\t/dev/fuse\t/dev/fuse\t0\trender\t0660\trwm\trequired
 device\tdisk\tblock\t/dev/loop0\t/dev/a/b\tuser\t0\t0600\tr\toptional
+bind\tsocket\t/run/socket\t/run/socket\trw,noexec,optional
+device-env\tfuse\tKEY\tvalue
+hook\tfuse\tcreate\tone\ttwo
+device-limit\tfuse\tunified\tio.max\t7:0 rbps=1000
+lease\tfuse\tshared\t1
+shares\tfuse\t2
 restart\ton-failure
 console-size\t4096
 """
