@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from ctrmgr.cli.command import Argument, Command, Option
-from ctrmgr.errors import ConflictError, CtrmgrError, SpecError
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError, SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,6 +173,43 @@ def cdi_transform(args: Args) -> None:
         print(write.text(spec, form), end="")
 
 
+def cdi_generate(args: Args) -> None:
+    """One spec of all that was found; what cannot be given is told on stderr, or is an error if it was named."""
+    from ctrmgr import state
+    from ctrmgr.backend import passable
+    from ctrmgr.cdi import names, write
+    from ctrmgr.cli import table
+
+    kind = args.one("kind", KIND)
+    try:
+        names.check_kind(kind)
+    except ValueError as error:
+        raise SpecError(f"`--kind`: {error}") from None
+    found = passable.described(args.positional, args.one("root", "/"))
+    for each in found:
+        if each.reason and args.positional:
+            raise HostError(each.reason)
+        if each.reason:
+            _warn(args, f"left out: {each.device.id}: {each.reason}")
+    devices = {each.name: each.edits for each in found if not each.reason}
+    if not devices:
+        raise NotFoundError(
+            "this machine has no GPU, accelerator or RDMA device that can be given",
+            hint="name a device of `device list`",
+        )
+    spec = write.build(kind, devices)
+    output = args.one("output")
+    form = args.one("format") or ("json" if output.endswith(".json") else "yaml")
+    if form in ("table", "csv"):
+        rows = [{"device": name, **row} for name, edits in devices.items() for row in _rows(edits)]
+        table.print_rows(("device", "edit", "what", "detail"), rows, form)
+    elif output and not args.flag("dry-run"):
+        state.write_file(output, write.text(spec, form).encode(), write.MODE)
+    else:
+        print(write.text(spec, form), end="")
+
+
+KIND = "ctrmgr.local/device"
 ROOT = Option("root", "read below this directory, where another system is", metavar="DIR")
 COMMANDS = (
     Command("cdi list", "devices of the CDI specs, and the file of each", cdi_list, options=(ROOT,)),
@@ -184,6 +221,17 @@ COMMANDS = (
             Argument("NAME", "vendor/class=device; several are asked for together", repeat=True, complete="cdi"),
         ),
         options=(ROOT,),
+    ),
+    Command(
+        "cdi generate",
+        "print a CDI spec of this machine's GPUs, accelerators and RDMA devices, or of those that are named",
+        cdi_generate,
+        arguments=(Argument("DEVICE", "as `ctrmgr device list` names it, of any kind", required=False, repeat=True),),
+        options=(
+            Option("kind", f"vendor/class of the devices ({KIND})", metavar="KIND"),
+            Option("output", "write it there instead of printing it", metavar="FILE", short="o"),
+            ROOT,
+        ),
     ),
     Command(
         "cdi validate",

@@ -14,7 +14,7 @@ import pytest
 
 from ctrmgr.cdi import transform, write
 from ctrmgr.edits import ContainerEdits, DeviceNode, Hook, Mount
-from tests.conftest import cgroups, same
+from tests.conftest import Ctr, cgroups, same
 
 KIND = "ctrmgr.test/thing"
 
@@ -154,3 +154,17 @@ def test_another_root(podman: Podman, tmp_path: Path) -> None:
     spec = transform.root(write.build(KIND, {"a": edits}), "/", str(tmp_path / "driver"))
     write.write(str(podman.specs), spec)
     assert podman("cat /tmp/libx.so", f"{KIND}=a") == "a library\n"
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_what_is_generated_of_this_machine(podman: Podman, ctr: Ctr, form: str) -> None:
+    podman.specs.mkdir()
+    path = podman.specs / f"ctrmgr.{form}"
+    ctr("cdi", "generate", "/dev/fuse", "/dev/net/tun", "--kind", KIND, "--output", str(path))
+    ctr("cdi", "validate", str(path))
+    look = "stat -c '%n %F %t:%T' /dev/fuse /dev/net/tun"
+    names = [f"{KIND}=unix-char-dev-fuse", f"{KIND}=unix-char-dev-net-tun"]
+    assert podman(look, *names).splitlines() == [
+        "/dev/fuse character special file a:e5",
+        "/dev/net/tun character special file a:c8",
+    ]
