@@ -38,6 +38,7 @@ VERBS = {
     "shell": "exec",
     "start": "power",
     "stop": "power",
+    "top": "top",
     "unfreeze": "power",
 }
 """First word → module of this package."""

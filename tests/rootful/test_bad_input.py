@@ -77,6 +77,11 @@ WRONG = [
     ("info nosuch", 3, "nosuch", "ctrmgr list"),
     ("logs nosuch", 3, "nosuch", ""),
     ("list --format xml", 2, "xml", ""),
+    ("remote show nosuch", 3, "nosuch", "remote add"),
+    ("top nosuch", 3, "nosuch", "ctrmgr list"),
+    ("top ../..", 2, "../..", "letters"),
+    ("top --once --interval 0", 2, "0", ""),
+    ("top --once --sort beauty", 2, "beauty", ""),
     ("exec nosuch ls", 3, "nosuch", ""),
     ("exec s1 ls", 4, "s1", "start"),
     ("exec c1", 2, "c1", "COMMAND"),
@@ -219,11 +224,14 @@ def test_arguments_that_nobody_means(place: Ctr) -> None:
         "x" * 300, "-1", "9" * 30, "--user", "--debug", "--dry-run", "--help", "list", "show", "set", "taken", "--volatile",
     ]  # fmt: skip
     dangerous = {"delete", "stop", "kill", "restart", "rename", "freeze", "create", "launch", "shell", "detach-device"}
+    endless = {"top"}
     rng = random.Random(20261121)
     for _ in range(150):
         words = [rng.choice(pool) for _ in range(rng.randint(1, 6))]
         if words[0] in dangerous and "c1" in words:
             words[words.index("c1")] = "nosuch"
+        if words[0] in endless and "--help" not in words:
+            words.insert(1, "--help")
         said = place(*words, code=None)
         assert said.code in (0, 2, 3, 4, 5, 6, 7, 126, 127), (words, said)
         assert "Traceback" not in said.stderr, (words, said)
