@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from ctrmgr.backend.info import Info
     from ctrmgr.backend.inventory import Device
 
+__import__("ctrmgr.devices")
+# The package of that name, first: when it is imported it becomes an attribute of this one, in the place of the function below.
+
 __version__ = "0.1.0"
 __all__ = (
     "BackendError", "ConflictError", "CtrmgrError", "ExecResult", "HelperError", "HostError", "Instance", "NotFoundError",

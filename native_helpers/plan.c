@@ -309,6 +309,8 @@ static int row(struct plan *p, char **field, size_t count)
 		return count == 4;
 	if (!strcmp(key, "shares"))
 		return count == 3;
+	if (!strcmp(key, "request"))
+		return count == 6;
 	index = (unsigned)confine_row(&p->confinement, field, count);
 	return (int)index > 0 ? 1 : (int)index < 0 ? 0 : -1;
 }

@@ -44,7 +44,7 @@ def devices(root: str = "/", *, kinds: Sequence[str] = (), holders: bool = True)
             device.notable = device.notable and not shared & _numbers(device.nodes)
             found.append(device)
     if holders and root == "/":
-        _hold(found)
+        hold(found)
     return [device for device in found if not kinds or device.kind in kinds]
 
 
@@ -95,7 +95,7 @@ def _numbers(nodes: Sequence[Node]) -> set[tuple[str, int, int]]:
     return {(node.kind, node.major, node.minor) for node in nodes}
 
 
-def _hold(found: Sequence[Device]) -> None:
+def hold(found: Sequence[Device]) -> None:
     """Fill in the holders: what running instances have now, and what the plans of the others name."""
     by_number = {number: device for device in reversed(found) for number in _numbers(device.nodes)}
     modes = {lease.owner: lease.mode for lease in leases.held()}

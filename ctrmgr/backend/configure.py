@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from ctrmgr.backend import limits, live, record, repair
+from ctrmgr.backend import allocations, limits, live, record, repair
 from ctrmgr.backend.repair import crash
 from ctrmgr.images import store
 from ctrmgr.plan import compile
@@ -27,7 +27,8 @@ def opened(name: str) -> Iterator[record.Record]:
 
 def compiled(own: record.Record) -> list[list[str]]:
     """The plan that follows from the record as it is now. Raises SpecError, UnsupportedError, ConflictError."""
-    return compile.recompile(own.name, store.load(own.image), own.profiles, own.config, own.devices, own.plan())
+    rows = compile.recompile(own.name, store.load(own.image), own.profiles, own.config, own.devices, own.plan())
+    return allocations.with_rows(own.name, rows)
 
 
 def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) -> bool:

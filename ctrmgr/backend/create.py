@@ -116,6 +116,10 @@ def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]
     crash("create-claimed")
     try:
         plan = planning.fill(rows, name=name, claims=claims)
+        if any(row[0] == "request" for row in plan):
+            from ctrmgr.backend import allocations
+
+            plan = allocations.settle(name, plan, starts=False)
         _make_layer(aside, image, name, claims)
         config = [["image", image.fingerprint, wish.image], *(["profile", profile] for profile in wish.profiles)]
         config += [["config", key, value] for key, value in wish.config.items()]

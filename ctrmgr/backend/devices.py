@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ctrmgr.backend.held import Held
+
 
 def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[list[str]]]:
     """The canonical keys of one device and its plan rows.
@@ -30,7 +32,7 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
     kind = values.get("type", "")
     if kind not in driver.DRIVERS and kind in driver.NOT_DONE:
         raise UnsupportedError(f"device `{name}`: {driver.NOT_DONE[kind]}")
-    if not driver.is_live(kind):
+    if not driver.is_live(kind) and not _is_plugins(kind):
         if kind in driver.DRIVERS:
             raise UnsupportedError(
                 f"device `{name}`: type `{kind}` cannot be attached live", hint="put it in a profile"
@@ -66,6 +68,15 @@ def _limited(rows: list[list[str]]) -> list[list[str]]:
     from ctrmgr.plan import device_limits
 
     return device_limits.resolve(rows, Host())
+
+
+def _is_plugins(kind: str) -> bool:
+    """Whether a plugin brings a device type that ctrmgr does not have itself."""
+    if not kind or kind in driver.DRIVERS:
+        return False
+    from ctrmgr.plugins import adopt
+
+    return adopt.adopt(kind)
 
 
 def _only_part(name: str, rows: Sequence[list[str]]) -> list[str]:
@@ -131,7 +142,7 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
     Raises NotFoundError, SpecError, ConflictError, HostError, UnsupportedError, HelperError; then nothing has changed.
     """
     canonical, rows = check(device, values)
-    row = _only_part(device, rows)
+    asks = any(row[0] == "request" for row in rows)
     with record.lock(name):
         repair.instance(name)
         own = record.Record(name)
@@ -141,14 +152,20 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
             raise ConflictError(
                 f"`{name}` is not running", hint="without --volatile the device comes with its next start"
             )
-        _check_free(name, device, row, own, plan)
+        _check_new(name, device, own, plan)
         fd = -1
+        row: list[str] = []
+        given = _given(name, rows, running, volatile) if asks else None
         try:
-            try:
-                fd = _open_checked(device, row)
-            except NotFoundError:
-                if row[9] == "required" or running:
-                    raise
+            rows = [*rows, *(given.rows if given else ())]
+            if given or not asks:
+                row = _only_part(device, rows)
+                _check_free(device, row, plan)
+                try:
+                    fd = _open_checked(device, row)
+                except NotFoundError:
+                    if row[9] == "required" or running:
+                        raise
             if running:
                 _hold(name, device, rows)
             if not volatile:
@@ -162,6 +179,8 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
         except BaseException:
             record.drop(own.path)
             leases.release(name, device)
+            if given:
+                _take_back(given)
             raise
         finally:
             if fd >= 0:
@@ -178,9 +197,25 @@ def _hold(name: str, device: str, rows: list[list[str]]) -> None:
         raise ConflictError(f"device `{device}` changed while it was being attached", hint="try again")
 
 
-def _check_free(name: str, device: str, row: list[str], own: record.Record, plan: list[list[str]]) -> None:
-    if device in own.devices or any(other[0] == "device" and other[1] == device for other in plan):
+def _given(name: str, rows: list[list[str]], running: bool, volatile: bool) -> Held | None:
+    """What is chosen for a device that is asked for by what it can do."""
+    from ctrmgr.backend import allocations
+
+    return allocations.attach(name, rows, running=running, volatile=volatile)
+
+
+def _take_back(given: Held) -> None:
+    from ctrmgr.backend import allocations
+
+    allocations.drop(given)
+
+
+def _check_new(name: str, device: str, own: record.Record, plan: list[list[str]]) -> None:
+    if device in own.devices or any(other[0] in parts.WORDS and other[1] == device for other in plan):
         raise ConflictError(f"`{name}` has a device `{device}` already", hint="detach it first, or choose another name")
+
+
+def _check_free(device: str, row: list[str], plan: list[list[str]]) -> None:
     for other in plan:
         if other[0] == "device" and other[4] == row[4]:
             raise ConflictError(
@@ -230,7 +265,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
         own = record.Record(name)
         plan = own.plan()
         running = record.is_running(name)
-        planned = any(row[0] == "device" and row[1] == device for row in plan)
+        planned = any(row[0] in parts.WORDS and row[1] == device for row in plan)
         attached = running and any(
             found.name == device for found in control.ask(record.run_home(name), control.DEVICES).devices()
         )
@@ -252,6 +287,10 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
             record.drop(own.path)
             raise
         record.finish(own.path)
+        if repair.has_allocations(name):
+            from ctrmgr.backend import allocations
+
+            allocations.detach(name, device)
     return result
 
 

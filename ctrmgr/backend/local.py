@@ -48,8 +48,11 @@ def stop(name: str, *, timeout: float | None = None, force: bool = False) -> Non
             raise ConflictError(f"`{name}` is not running")
         ephemeral = _ephemeral(name)
         _stop(name, timeout, force)
-        if ephemeral:
-            _delete(name)
+        try:
+            _give_back(name)
+        finally:
+            if ephemeral:
+                _delete(name)
 
 
 def _ephemeral(name: str) -> bool:
@@ -73,12 +76,21 @@ def _stop(name: str, timeout: float | None, force: bool) -> None:
         repair.end_run(name)
 
 
+def _give_back(name: str) -> None:
+    """What it had for this run. Raises HelperError when a plugin does not release its device; the instance is stopped then."""
+    if repair.has_allocations(name):
+        from ctrmgr.backend import allocations
+
+        allocations.stopped(name)
+
+
 def restart(name: str, *, timeout: float | None = None, force: bool = False) -> None:
     """Stop, if it runs, and start."""
     with record.lock(name):
         repair.instance(name)
         if record.is_running(name):
             _stop(name, timeout, force)
+            _give_back(name)
         begin(name)
 
 
@@ -111,6 +123,10 @@ def _delete(name: str) -> None:
     repair.release(name)
     crash("delete-released")
     repair.remove_tree(aside)
+    if repair.has_allocations(name):
+        from ctrmgr.backend import allocations
+
+        allocations.complain(name)
 
 
 def rename(old: str, new: str) -> None:

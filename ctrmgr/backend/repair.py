@@ -37,10 +37,23 @@ def sweep() -> None:
                 remove_tree(path)
         except (ConflictError, FileNotFoundError, NotADirectoryError):
             pass  # somebody is at it, or it is none of ours
+    if state.entries(f"{state.state_dir()}/allocations"):
+        from ctrmgr.backend import allocations
+
+        allocations.sweep()
+
+
+def has_allocations(name: str) -> bool:
+    """Whether something was chosen for an instance: then it is worth it to import `backend/allocations.py`."""
+    return any(entry.startswith(f"{name}.") for entry in state.entries(f"{state.state_dir()}/allocations"))
 
 
 def release(owner: str) -> None:
     """Give back all that `owner` has claimed."""
+    if has_allocations(owner):
+        from ctrmgr.backend import allocations
+
+        allocations.forget(owner)
     for kind in CLAIMS:
         state.release(kind, owner)
 
@@ -55,6 +68,10 @@ def instance(name: str) -> None:
         _change(path, run, running)
     if not running and os.path.exists(run):
         end_run(name)
+    if has_allocations(name):
+        from ctrmgr.backend import allocations
+
+        allocations.mend(name, running=running)
 
 
 def _change(path: str, run: str, running: bool) -> None:
@@ -165,6 +182,10 @@ def finish_rename(path: str) -> None:
                 state.unlink(aside)
                 os.symlink(new, aside)
                 os.rename(aside, f"{state.state_dir()}/{kind}/{key}")
+    if has_allocations(old):
+        from ctrmgr.backend import allocations
+
+        allocations.rename(old, new)
     crash("rename-claims")
     if os.path.basename(path) == old:
         os.rename(path, record.home(new))

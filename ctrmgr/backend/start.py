@@ -32,7 +32,11 @@ def start(name: str) -> None:
     state.make_dir(state.run_dir())
     if not os.path.exists(f"{path}/plan"):
         _replan(name)
-    _devices(name)
+    try:
+        _devices(name)
+    except BaseException:
+        _take_back(name)
+        raise
     crash("start-leased")
     state.make_dir(run, 0o700)
     crash("start-directory")
@@ -51,6 +55,7 @@ def start(name: str) -> None:
             repair.end_run(name)
         except (CtrmgrError, OSError):
             pass  # the next command tries again; what went wrong first is what the user must see
+        _take_back(name)
         raise control.failure(name, report.step, report.detail, report.error)
 
 
@@ -64,8 +69,19 @@ def _devices(name: str) -> None:
         data = file.read()
     if b"\nidentity\t" in data and changed(_rows(path)):
         _replan(name)
-    if b"\nlease\t" in data:
+    asks = b"\nrequest\t" in data
+    if asks:
+        _give(name)
+    if asks or b"\nlease\t" in data:
         leases.take(name, _rows(path))
+
+
+def _take_back(name: str) -> None:
+    """What was chosen for a start that failed."""
+    if repair.has_allocations(name):
+        from ctrmgr.backend import allocations
+
+        allocations.mend(name, running=False)
 
 
 def _rows(path: str) -> list[list[str]]:
@@ -153,7 +169,28 @@ def _replan(name: str) -> None:
     own = record.Record(name)
     addresses = [["address", "4", address, ""] for address, owner in state.claims("addresses").items() if owner == name]
     rows = compile.recompile(name, store.load(own.image), own.profiles, own.config, own.devices, addresses)
+    if repair.has_allocations(name):
+        from ctrmgr.backend import allocations
+
+        rows = allocations.with_rows(name, rows)
     state.write_flat(f"{own.path}/plan", rows)
+
+
+def _give(name: str) -> None:
+    """Choose and prepare the devices that the plan asks for. Raises NotFoundError, ConflictError, HostError."""
+    from ctrmgr.backend import allocations
+
+    path = record.home(name)
+    try:
+        plan = record.read_plan(path)
+    except HostError:
+        raise
+    except CtrmgrError:
+        _replan(name)
+        plan = record.read_plan(path)
+    rows = allocations.settle(name, plan, starts=True)
+    if rows != plan:
+        state.write_flat(f"{path}/plan", rows)
 
 
 def bring_up(plan: Sequence[Sequence[str]]) -> None:

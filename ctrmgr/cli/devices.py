@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr.backend import catalog, inventory, topology
-from ctrmgr.cli import table
+from ctrmgr.cli import finding, table
 from ctrmgr.cli.command import Argument, Command, Option
 
 TYPE_CHECKING = False
@@ -180,4 +180,5 @@ COMMANDS = (
         device_tree,
         help="Below the tree are, for each GPU, the RDMA devices that GPUDirect serves best.",
     ),
+    *finding.COMMANDS,
 )

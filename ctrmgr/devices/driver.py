@@ -68,6 +68,7 @@ class Resolved:
 
 DRIVERS = {
     "accel": "accel",
+    "any": "any",
     "cdi": "cdi",
     "disk": "disk",
     "gpu": "gpu",
@@ -89,8 +90,14 @@ NOT_DONE = {
 """Device types that LXD and Incus document, and why a launch with one is refused."""
 
 
+PLUGINS: dict[str, Driver] = {}
+"""Device types of plugins that this command has met."""
+
+
 def load(kind: str) -> Driver:
     """The driver of a device type. Raises KeyError."""
+    if kind in PLUGINS:
+        return PLUGINS[kind]
     module = __import__(f"ctrmgr.devices.{DRIVERS[kind]}", fromlist=("FIELDS",))
     driver: Driver = module
     return driver
@@ -98,4 +105,4 @@ def load(kind: str) -> Driver:
 
 def is_live(kind: str) -> bool:
     """Whether devices of a type can come and go while an instance runs."""
-    return kind in DRIVERS and getattr(load(kind), "live", False) is True
+    return (kind in DRIVERS or kind in PLUGINS) and getattr(load(kind), "live", False) is True

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PARTS = ("device", "bind", "device-env", "hook")
 """What a device is made of inside."""
-WORDS = (*PARTS, "identity", "lease", "shares", "device-limit")
+WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "request")
 """All rows whose second field is the name of a device."""
 GROUPS = frozenset(("render", "video", "rdma", "disk", "plugdev", "kvm", "input"))
 """Groups of the host that `ownership.inherit` looks up in the image: they mean the same everywhere."""

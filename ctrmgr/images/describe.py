@@ -9,6 +9,9 @@ import time
 from ctrmgr.errors import SpecError, UnsupportedError
 from ctrmgr.images import elf
 
+ASKS = "ctrmgr.function."
+"""What stands before the name of a device that an image asks for, by what the device can do."""
+
 
 def describe(staging: str, result: dict[str, str], source: str, description: str) -> dict[str, str]:
     """The metadata, of what was found and what metadata.yaml says. Raises UnsupportedError, SpecError."""
@@ -26,6 +29,9 @@ def describe(staging: str, result: dict[str, str], source: str, description: str
         "size": result["size"],
         "created": str(int(time.time())),
         "source": source,
+    }
+    metadata |= {
+        key.removeprefix("ctrmgr."): value for key, value in properties.items() if key.startswith(ASKS) and key != ASKS
     }
     # A stranger's words and a path of any bytes: in a file of lines, and on terminals.
     metadata = {key: "".join(c if c.isprintable() else "?" for c in value) for key, value in metadata.items()}

@@ -111,6 +111,7 @@ def metadata_yaml(image: Image) -> str:
     properties = {key: known[key] for key in ("os", "release", "description") if known.get(key)}
     properties["ctrmgr.init"] = known["init"]
     properties["ctrmgr.halt-signal"] = known["halt-signal"]
+    properties |= {f"ctrmgr.{key}": value for key, value in known.items() if key.startswith("function.")}
     created = int(known.get("created", "0"))
     content = {"architecture": known["architecture"], "creation_date": created, "properties": properties}
     return str(yaml.safe_dump(content))

@@ -62,7 +62,7 @@ def compile_template(
     Raises NotFoundError for a missing profile, SpecError, UnsupportedError naming a key that is known but not done (unless
     `ignore_unsupported`) or cannot be enforced on this host, HostError, HelperError.
     """
-    specs = [profile.load(find(name)) for name in profiles]
+    specs = [asked(image), *(profile.load(find(name)) for name in profiles)]
     own = {name: keys.check(name, value) for name, value in config.items()}
     ours = {profile.check_device_name(name): device.check(name, given) for name, given in devices.items()}
     merged, found = profile.merge(specs, own, ours)
@@ -82,6 +82,23 @@ def compile_template(
         files += ["/etc/subuid", f"/etc/apparmor.d/{APPARMOR}"]
         template.store(image, profiles, rows, files)
     return rows
+
+
+def asked(image: Image) -> profile.ProfileSpec:
+    """The devices that an image asks for, as the weakest of all profiles. Raises SpecError."""
+    devices = {}
+    for key, value in image.metadata.items():
+        name = key.removeprefix("function.")
+        if name == key:
+            continue
+        words = value.split()
+        given = dict(word.partition("=")[::2] for word in words[1:])
+        try:
+            profile.check_device_name(name)
+            devices[name] = device.check(name, {"type": "any", "function": words[0] if words else "", **given})
+        except SpecError as error:
+            raise SpecError(f"the image asks for something strange: {error.message}", hint=error.hint) from None
+    return profile.ProfileSpec.model_validate({"devices": devices})
 
 
 def find(name: str) -> str:

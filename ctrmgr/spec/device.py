@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ctrmgr.devices import driver
 from ctrmgr.errors import SpecError
+from ctrmgr.plugins import adopt
 
 
 class DeviceSpec(BaseModel):
@@ -43,8 +44,8 @@ def check(name: str, values: Mapping[str, Any]) -> dict[str, str]:
     if kind in driver.NOT_DONE:
         # Known: kept as it is and refused at launch.
         return {key: str(value) for key, value in values.items()}
-    if kind not in driver.DRIVERS:
-        known = [*driver.DRIVERS, *driver.NOT_DONE]
+    if kind not in driver.DRIVERS and not adopt.adopt(kind):
+        known = [*driver.DRIVERS, *driver.NOT_DONE, *adopt.types()]
         near = get_close_matches(kind, known, 1)
         hint = f"did you mean `{near[0]}`?" if near else f"one of {', '.join(sorted(known))}"
         raise DeviceError(name, "type", f"`{kind}` is not a type of device", hint=hint)

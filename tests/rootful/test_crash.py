@@ -16,10 +16,12 @@ import pytest
 
 from ctrmgr.backend import create, record, repair
 from tests.conftest import ROOT, Ctr, same, settle
+from tests.rootful import plugins
 
 Snapshot = Callable[[], dict[str, object]]
 LAUNCH = ("launch", "builtin:busybox", "c1", "-p", "no-network")
 FUSE = "/dev/fuse"
+SCRATCH = ("-d", "s,type=any,function=storage.scratch,path=/dev/s")
 STEPS = {
     "create-made": LAUNCH,
     "create-claimed": LAUNCH,
@@ -41,6 +43,9 @@ STEPS = {
     "rename-recorded": ("rename", "c1", "c2"),
     "rename-claims": ("rename", "c1", "c2"),
     "rename-moved": ("rename", "c1", "c2"),
+    "allocate-recorded": (*LAUNCH, *SCRATCH),
+    "allocate-prepared": (*LAUNCH, *SCRATCH),
+    "release-done": ("stop", "c1"),
 }
 
 
@@ -146,6 +151,26 @@ def test_rename(ctr: Ctr, step: str) -> None:
     ctr("start", "c2", code=None)
     assert ctr("exec", "c2", "hostname").stdout == "c2\n"
     whole(ctr)
+
+
+@pytest.mark.parametrize("step", ["allocate-recorded", "allocate-prepared", "release-done"])
+def test_plugin(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, step: str) -> None:
+    plugins.install_scratch(ctr)
+    if step == "release-done":
+        ctr(*LAUNCH, *SCRATCH)
+    crash(ctr, step)
+    (record,) = (ctr.folder / "state/allocations").iterdir()
+    assert len(plugins.slices()) == (1 if step == "allocate-prepared" else 0)
+    ctr("start", "c1")  # releases what was left, and gets another
+    ((token, _),) = plugins.slices().items()
+    assert token in record.read_text()
+    assert ctr("exec", "c1", "test", "-b", "/dev/s").code == 0
+    crash(ctr, "release-done")
+    ctr("delete", "c1")
+    assert plugins.slices() == {}
+    assert not list((ctr.folder / "state/allocations").iterdir())
+    settle()
+    same(before, host_snapshot())
 
 
 def monitor_pid(ctr: Ctr) -> int:

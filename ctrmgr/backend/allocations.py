@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Devices that are asked for by what they do, and those of plugins: chosen, recorded, prepared, released.
+
+Whoever makes, changes or removes one holds the lock of the instance; what is free is decided under the folder's own. Reading is
+hot, as is finding that there is nothing to do; plugins are asked by processes of their own, and imported when there is one.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ctrmgr import state
+from ctrmgr.backend import record
+from ctrmgr.backend.held import Held, everything, folder, lines, names, of, read
+from ctrmgr.backend.repair import crash
+from ctrmgr.devices import rows as parts
+from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ctrmgr.backend.functions import Seen
+    from ctrmgr.devices.plugin import Allocation, Holder
+
+    Rows = list[list[str]]
+
+
+class Request:
+    """What a plan's `request` rows ask for."""
+
+    __slots__ = ("device", "life", "type", "values")
+
+    def __init__(self, device: str, type: str, life: str) -> None:
+        self.device, self.type, self.life = device, type, life
+        self.values: dict[str, str] = {}
+
+    def fits(self, held: Held) -> bool:
+        """Whether this is what was given."""
+        return held.values == self.values
+
+
+def requests(plan: Iterable[Sequence[str]]) -> dict[str, Request]:
+    """By the name of the device."""
+    found: dict[str, Request] = {}
+    for row in plan:
+        if row[0] == "request":
+            found.setdefault(row[1], Request(row[1], row[2], row[3])).values[row[4]] = row[5]
+    return found
+
+
+def with_rows(instance: str, plan: Sequence[Sequence[str]]) -> Rows:
+    """A plan with what its requests have been given; devices' rows come last.
+
+    Raises SpecError when two devices are in one place inside.
+    """
+    wanted = requests(plan)
+    if not wanted:
+        return [list(row) for row in plan]
+    of_devices = [list(row) for row in plan if row[0] in parts.WORDS and (row[0] == "request" or row[1] not in wanted)]
+    given = [row for each in of(instance).values() if _keeps(wanted, each) for row in each.rows]
+    return [list(row) for row in plan if row[0] not in parts.WORDS] + parts.shared([*of_devices, *given])
+
+
+def _keeps(wanted: Mapping[str, Request], held: Held) -> bool:
+    request = wanted.get(held.device)
+    return request is not None and request.fits(held) and bool(held.rows) and not held.failed
+
+
+# Giving
+
+
+def settle(instance: str, plan: Sequence[Sequence[str]], *, starts: bool) -> Rows:
+    """Give what the plan asks for and does not have, take back what it does not ask for, and return the plan with what it got.
+
+    An instance that only is made (not `starts`) gets what it keeps until it is deleted. Raises NotFoundError, ConflictError and
+    HostError; then what this call gave is released.
+    """
+    wanted = requests(plan)
+    kept = of(instance)
+    for device, held in list(kept.items()):
+        if not _keeps(wanted, held) or not held.still_there():
+            release(held)
+            del kept[device]
+    given: list[Held] = []
+    try:
+        for device, request in wanted.items():
+            if device not in kept and (starts or request.life == "instance"):
+                got = give(instance, request)
+                given += [got] if got else []
+        return with_rows(instance, plan)
+    except BaseException:
+        for held in given:
+            _quietly(held)
+        raise
+
+
+def attach(instance: str, plan: Sequence[Sequence[str]], *, running: bool, volatile: bool) -> Held | None:
+    """Give a device that is being attached what it asks for; None when that comes with the next start. `plan` are its rows.
+
+    Raises like `settle`.
+    """
+    (request,) = requests(plan).values()
+    for left in of(instance).values():
+        if left.device == request.device:
+            release(left)
+    if not running and request.life != "instance":
+        return None
+    return give(instance, request, volatile=volatile, must=running)
+
+
+def detach(instance: str, device: str) -> None:
+    """Take back what a device that is detached now had. Raises HelperError."""
+    released([each for each in of(instance).values() if each.device == device])
+
+
+def drop(held: Held | None) -> None:
+    """Take back what an attach that failed was given."""
+    if held is not None:
+        _quietly(held)
+
+
+def give(instance: str, request: Request, *, volatile: bool = False, must: bool = False) -> Held | None:
+    """Choose, record and prepare. None when nothing fits and the device is not required, unless it `must` be."""
+    from ctrmgr.backend import functions
+    from ctrmgr.errors import NotFoundError
+
+    seen = functions.look(request.type)
+    state.make_dir(folder(), 0o700)
+    try:
+        with state.Lock(folder()):
+            held = _choose(instance, request, seen, volatile)
+            held.write()
+    except NotFoundError as error:
+        if request.values.get("required") == "false" and not must:
+            return None
+        raise NotFoundError(f"device `{request.device}`: {error.message}", hint=error.hint) from None
+    try:
+        crash("allocate-recorded")
+        held.rows = _prepared(held)
+        crash("allocate-prepared")
+        held.write()
+        return held
+    except BaseException:
+        _quietly(held)
+        raise
+
+
+def _choose(instance: str, request: Request, seen: Seen, volatile: bool) -> Held:
+    """The one to give, not written yet; under the folder's lock."""
+    from ctrmgr.backend import functions
+
+    taken = everything()
+    held = Held(instance, request.device)
+    held.values, held.token = request.values, os.urandom(8).hex()
+    if os.path.exists(held.path):
+        raise ConflictError(f"device `{request.device}` of `{instance}` has something that is not released")
+    good = functions.fitting(request.type, request.values, seen, taken)
+    refused: dict[str, CtrmgrError] = {}
+    for candidate in good:
+        if candidate.type in refused:
+            continue  # its plugin has had its choice
+        holding = [each.holder for each in taken if each.type == candidate.type]
+        try:
+            chosen, life = functions.allocated(candidate, request.values, seen, good, holding)
+            _admit(chosen, holding)
+        except ConflictError as error:
+            refused[candidate.type] = error
+            continue
+        held.type, held.life = candidate.type, "run" if volatile else life
+        held.text = [["by", "plugin" if candidate.found else "ctrmgr"], *lines(chosen)]
+        return held
+    raise next(iter(refused.values()))
+
+
+def _admit(chosen: Allocation, holding: Sequence[Holder]) -> None:
+    """Raises ConflictError when a pool is short."""
+    for pool, amount in chosen.takes.items():
+        size = chosen.found.pools.get(pool, 0)
+        others = {
+            f"{each.instance}/{each.device}": each.takes[pool]
+            for each in holding
+            if each.found == chosen.found.id and each.takes.get(pool)
+        }
+        free = size - sum(others.values())
+        if amount > free:
+            rest = ", ".join(f"{name} has {taken}" for name, taken in others.items()) or "nobody has any"
+            raise ConflictError(
+                f"`{chosen.found.id}` has {max(free, 0)} of {size} {pool} left, and {amount} are asked for", hint=rest
+            )
+
+
+def _prepared(held: Held) -> Rows:
+    """The rows of the plan; a plugin does what it must for it."""
+    from ctrmgr.backend import functions
+
+    found = functions.rows(held)
+    nodes, path = [row for row in found if row[0] == "device"], held.values.get("path")
+    if path and len(nodes) != 1:
+        raise SpecError(f"device `{held.device}`: `path` is for what has one node; `{held.found_id}` has {len(nodes)}")
+    return [[*row[:4], path, *row[5:]] if path and row[0] == "device" else row for row in found]
+
+
+# Releasing
+
+
+def release(held: Held) -> None:
+    """Take it back. Raises HelperError when its plugin does not: then it stays recorded, and held."""
+    try:
+        if held.is_plugins:
+            from ctrmgr.backend import functions
+
+            functions.released(held.type, held.allocation)
+    except (CtrmgrError, OSError) as error:
+        held.failed = error.message if isinstance(error, CtrmgrError) else str(error)
+        held.write()
+        raise _unreleased(held) from error
+    crash("release-done")
+    state.unlink(held.path)
+
+
+def _unreleased(held: Held) -> HelperError:
+    return HelperError(
+        f"device `{held.device}` of `{held.instance}` is not released: {held.failed}",
+        hint="`ctrmgr device plugins --release` tries again; nobody else gets it until then",
+    )
+
+
+def _quietly(held: Held) -> None:
+    """Release; that it failed is in its file, and what went wrong first is what the user must see."""
+    try:
+        release(held)
+    except HelperError:
+        pass
+
+
+def released(held: Collection[Held]) -> None:
+    """Release them all. Raises HelperError for the first that was not, after all others were."""
+    first: HelperError | None = None
+    for each in held:
+        try:
+            release(each)
+        except HelperError as error:
+            first = first or error
+    if first:
+        raise first
+
+
+def stopped(instance: str) -> None:
+    """Take back what an instance had for this run. Raises HelperError."""
+    released([each for each in of(instance).values() if each.life == "run"])
+
+
+def mend(instance: str, *, running: bool) -> None:
+    """Take back what a command that was killed left, and after a run what was for it: what the instance neither asks for nor has."""
+    try:
+        wanted = requests(record.read_plan(record.home(instance)))
+    except CtrmgrError:
+        return  # it is known when there is a plan again
+    for held in of(instance).values():
+        keeps = held.device in wanted and bool(held.rows) and (running or held.life == "instance")
+        if not keeps and not held.failed and not (running and _attached(instance, held.device)):
+            _quietly(held)  # what failed was tried once
+
+
+def _attached(instance: str, device: str) -> bool:
+    from ctrmgr.kernel import control
+
+    return any(each.name == device for each in control.ask(record.run_home(instance), control.DEVICES).devices())
+
+
+def forget(instance: str) -> None:
+    """Take back all that an instance has, which is being deleted."""
+    for held in of(instance).values():
+        _quietly(held)
+
+
+def complain(instance: str) -> None:
+    """Raises HelperError when something of an instance that is gone was not released."""
+    for held in of(instance).values():
+        if held.failed:
+            raise _unreleased(held)
+
+
+def rename(old: str, new: str) -> None:
+    """Its allocations go with a renamed instance."""
+    for name in names(old):
+        os.rename(f"{folder()}/{name}", f"{folder()}/{new}.{name.partition('.')[2]}")
+
+
+def left_over() -> list[Held]:
+    """What was not released when it should have been."""
+    return [each for each in everything() if each.failed]
+
+
+def sweep() -> None:
+    """Take back what belongs to instances that are not there (any more)."""
+    for name in state.entries(folder()):
+        owner = name.partition(".")[0]
+        made = f"{record.instances_dir()}/.new-{owner}"
+        if not os.path.exists(made) and not os.path.exists(record.home(owner)):
+            for held in read([name]):
+                if not held.failed:
+                    _quietly(held)

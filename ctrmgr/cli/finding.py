@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`ctrmgr device find` and `ctrmgr device plugins`."""
+
+from __future__ import annotations
+
+import sys
+
+from ctrmgr.backend import allocations, functions, held
+from ctrmgr.cli import table
+from ctrmgr.cli.command import Argument, Command, Option, pairs
+from ctrmgr.devices import request
+from ctrmgr.errors import NotFoundError, SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ctrmgr.backend.functions import Candidate
+    from ctrmgr.cli.command import Args
+
+KEYS = ("with", "min-memory", "min-cores", "vendor", "model", "id")
+
+
+def asked(args: Args) -> list[dict[str, str]]:
+    """One request for each function that is named; one for all that there is without a name. Raises SpecError."""
+    names = [word for word in args.positional if "=" not in word]
+    keys = pairs([word for word in args.positional if "=" in word], "KEY=VALUE")
+    for key, value in keys.items():
+        if key not in KEYS:
+            raise SpecError(f"`{key}` is not a key of a request", hint=f"there are {', '.join(KEYS)}")
+        keys[key] = _parsed(key, value)
+    return [{"function": _parsed("function", name), **keys} for name in names] or [keys]
+
+
+def _parsed(key: str, value: str) -> str:
+    try:
+        return request.FIELDS[key].parse(value)
+    except ValueError as error:
+        raise SpecError(f"`{key}` (`{value}`) {error}", hint=request.FIELDS[key].description) from None
+
+
+def find(args: Args) -> int:
+    requests = asked(args)
+    seen = functions.look()
+    found = functions.candidates(seen, held.everything())
+    for error in seen.wrong:
+        print(f"warning: {error.message}", file=sys.stderr)
+    rows = []
+    explain = args.flag("explain")
+    for values in requests:
+        chosen = True
+        for candidate in found:
+            reason = functions.why_not(candidate, values)
+            if not reason or explain:
+                rows.append(row(candidate, values, reason, chosen and not reason))
+            chosen = chosen and bool(reason)
+    form = args.one("format", "table")
+    columns = ("function", "type", "id", "model", "properties", "held", *(("verdict",) if explain else ()))
+    if not rows:
+        there = sorted({name for candidate in found for name in candidate.functions})
+        wanted = ", ".join(values.get("function") or "that" for values in requests)
+        instead = f"there is {', '.join(there)}" if there else "nothing on this machine has a function"
+        raise NotFoundError(f"no device fits `{wanted}`", hint=f"{instead}; `--explain` says why each does not fit")
+    table.print_rows(columns, rows, form)
+    return 0
+
+
+def row(candidate: Candidate, values: Mapping[str, str], reason: str, first: bool) -> dict[str, object]:
+    """A candidate in one line."""
+    name = values.get("function", "")
+    given = {name: candidate.functions.get(name, {})} if name else candidate.functions
+    return {
+        "function": name or ", ".join(candidate.functions),
+        "type": candidate.type,
+        "id": candidate.id,
+        "model": candidate.model,
+        "properties": " ".join(f"{key}={each}" for properties in given.values() for key, each in properties.items()),
+        "held": candidate.held,
+        "verdict": f"no: {reason}" if reason else "this one" if first else "fits too",
+    }
+
+
+def plugins(args: Args) -> None:
+    if args.flag("release"):
+        for left in allocations.left_over():
+            allocations.release(left)
+            print(f"released {left.type} {left.found_id} of {left.instance}", file=sys.stderr)
+    listed = []
+    taken = held.everything()
+    for each in functions.plugins():
+        holders = [allocation for allocation in taken if allocation.type == each.source.type]
+        stuck = [allocation for allocation in holders if allocation.failed]
+        listed.append(
+            {
+                "type": each.source.type,
+                "from": each.source.origin,
+                "state": f"broken: {each.problem.message}" if each.problem else "usable",
+                "devices": [found.id for found in each.found],
+                "functions": sorted({name for found in each.found for name in found.functions}),
+                "held by": [f"{allocation.instance}/{allocation.device}" for allocation in holders],
+                "kept": "until deleted" if each.persistent else "until stopped",
+                "not released": [f"{allocation.instance}: {allocation.failed}" for allocation in stuck],
+                "description": each.description,
+            }
+        )
+    form = args.one("format", "table")
+    columns = ["type", "from", "state", "devices", "functions", "held by"]
+    if any(each["not released"] for each in listed):
+        columns.append("not released")
+    table.print_rows(columns, listed, form)
+
+
+COMMANDS = (
+    Command(
+        "device find",
+        "devices that can do something, the one that an instance would be given first",
+        find,
+        arguments=(
+            Argument(
+                "FUNCTION|KEY=VALUE",
+                "such as gpu.compute min-memory=16GiB; without any, all that can do something",
+                required=False,
+                repeat=True,
+            ),
+        ),
+        options=(Option("explain", "also those that do not fit, and why"),),
+        help="The order is that in which devices are given: the one that fewest instances have, and of those the first id.",
+    ),
+    Command(
+        "device plugins",
+        "plugins for device types, and what is wrong with those that cannot be used",
+        plugins,
+        options=(Option("release", "try again to release what a plugin did not release"),),
+    ),
+)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Device plugins from end to end: a package and a file, asked for by name and by function."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ctr, same, settle
+from tests.rootful import plugins
+
+LAUNCH = ("launch", "builtin:busybox", "c1", "-p", "no-network")
+SCRATCH = ("-d", "s,type=demo-scratch,size=8MiB,path=/dev/s,gid=disk")
+Snapshot = Callable[[], dict[str, object]]
+
+
+@pytest.fixture
+def scratch(ctr: Ctr) -> Iterator[Ctr]:
+    """ctrmgr with the package installed; nothing of it is left."""
+    plugins.install_scratch(ctr)
+    yield ctr
+    ctr("delete", "--force", "c1", code=None)
+    ctr("delete", "--force", "c2", code=None)
+    assert plugins.slices() == {}
+
+
+def held(ctr: Ctr) -> list[str]:
+    folder = ctr.folder / "state/allocations"
+    return sorted(os.listdir(folder)) if folder.exists() else []
+
+
+def test_by_function(scratch: Ctr, host_snapshot: Snapshot) -> None:
+    scratch("image", "list")
+    settle()
+    before = host_snapshot()
+    profile = scratch.folder / "etc/profiles/fast.yaml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text(
+        "devices:\n  disk:\n    type: any\n    function: storage.scratch\n    with: speed=fast\n    path: /dev/fast\n    mode: '0640'\n"
+    )
+    scratch(*LAUNCH, "-p", "fast")
+    shown = scratch("exec", "c1", "ls", "-l", "/dev/fast").stdout
+    assert shown.startswith("brw-r-----")
+    assert scratch("exec", "c1", "head", "-c", "4", "/dev/fast").stdout == "\0\0\0\0"
+    assert scratch("exec", "c1", "sh", "-c", "echo written > /dev/fast; head -c 7 /dev/fast").stdout == "written"
+    assert held(scratch) == ["c1.disk"]
+    ((token, disk),) = plugins.slices().items()
+    assert Path(f"/sys/block/{disk}/size").read_text() == "2048\n"
+    scratch("stop", "c1")
+    assert (held(scratch), plugins.slices()) == ([], {})
+    scratch("start", "c1")
+    assert token not in plugins.slices()
+    assert len(plugins.slices()) == 1
+    scratch("restart", "c1")
+    assert scratch("exec", "c1", "head", "-c", "4", "/dev/fast").stdout == "\0\0\0\0"  # a new one
+    scratch("delete", "--force", "c1")
+    settle()
+    same(before, host_snapshot())
+
+
+def test_by_type(scratch: Ctr) -> None:
+    scratch(*LAUNCH, *SCRATCH)
+    ((_, disk),) = plugins.slices().items()
+    assert Path(f"/sys/block/{disk}/size").read_text() == f"{(8 << 20) // 512}\n"
+    listed = json.loads(scratch("device", "plugins", "--format", "json").stdout)
+    (mine,) = [each for each in listed if each["type"] == "demo-scratch"]
+    assert mine["state"] == "usable"
+    assert mine["from"] == "demo-scratch 1.0"
+    assert mine["held by"] == ["c1/s"]
+    wrong = scratch(*LAUNCH[:2], "c2", "-p", "no-network", "-d", "s,type=demo-scratch,size=1", code=2).stderr
+    assert "(`1`) is not a multiple of 4KiB" in wrong
+
+
+def test_the_pool_is_short(scratch: Ctr) -> None:
+    scratch(*LAUNCH, "-d", "s,type=demo-scratch,size=60MiB")
+    failed = scratch("launch", "builtin:busybox", "c2", "-p", "no-network", *SCRATCH, code=4).stderr
+    assert "`memory` has 4194304 of 67108864 bytes left, and 8388608 are asked for" in failed
+    assert "c1/s has 62914560" in failed
+    assert held(scratch) == ["c1.s"]
+    scratch("stop", "c1")
+    scratch("launch", "builtin:busybox", "c2", "-p", "no-network", *SCRATCH)
+
+
+def test_the_monitor_is_killed(scratch: Ctr) -> None:
+    scratch(*LAUNCH, *SCRATCH)
+    (old,) = plugins.slices()
+    rows = dict(line.split("\t") for line in (scratch.folder / "run/c1/state").read_text().splitlines())
+    os.kill(int(rows["monitor"]), signal.SIGKILL)
+    time.sleep(0.1)
+    scratch("start", "c1")
+    (new,) = plugins.slices()
+    assert new != old
+
+
+def test_live(ctr: Ctr) -> None:
+    plugins.install_noise(ctr)
+    ctr(*LAUNCH)
+    ctr("attach-device", "c1", "one", "type=demo-noise", "path=/dev/one", "gid=disk")
+    ctr("attach-device", "c1", "two", "type=any", "function=random.bytes", "path=/dev/two", "--volatile")
+    assert len(ctr("exec", "c1", "sh", "-c", "head -c 8 /dev/one /dev/two | wc -c").stdout) > 1
+    assert held(ctr) == ["c1.one", "c1.two"]
+    refused = ctr("attach-device", "c1", "three", "type=demo-noise", "path=/dev/three", code=4).stderr
+    assert "no device for `demo-noise` is free" in refused
+    assert "urandom: 2 have it" in refused
+    found = json.loads(ctr("device", "find", "random.bytes", "--explain", "--format", "json").stdout)
+    assert [each["verdict"] for each in found if each["id"] == "urandom"] == ["no: 2 have it, and no more may"]
+    ctr("config", "set", "c1", "limits.processes=50")
+    ctr("detach-device", "c1", "one")
+    assert held(ctr) == ["c1.two"]
+    assert ctr("exec", "c1", "test", "-e", "/dev/one", code=1).code == 1
+    ctr("restart", "c1")
+    assert held(ctr) == []
+    assert ctr("exec", "c1", "test", "-e", "/dev/two", code=1).code == 1
+
+
+def test_attached_to_a_stopped_instance(ctr: Ctr) -> None:
+    plugins.install_noise(ctr)
+    ctr("create", "builtin:busybox", "c1", "-p", "no-network")
+    ctr("attach-device", "c1", "noise", "type=any", "function=random.bytes", "path=/dev/noise")
+    assert held(ctr) == []
+    ctr("start", "c1")
+    assert held(ctr) == ["c1.noise"]
+    ctr("stop", "c1")
+    ctr("rename", "c1", "c2")
+    ctr("start", "c2")
+    assert held(ctr) == ["c2.noise"]
+    assert ctr("exec", "c2", "test", "-c", "/dev/noise").code == 0
+
+
+def test_kept_until_deleted(ctr: Ctr) -> None:
+    path = plugins.install_noise(ctr)
+    path.write_text(path.read_text().replace('type = "demo-noise"', 'type = "demo-noise"\n    persistent = True'))
+    ctr("create", "builtin:busybox", "c1", "-p", "no-network", "-d", "n,type=demo-noise,path=/dev/noise")
+    assert held(ctr) == ["c1.n"]
+    token = (ctr.folder / "state/allocations/c1.n").read_text()
+    ctr("start", "c1")
+    ctr("restart", "c1")
+    ctr("stop", "c1")
+    ctr("rename", "c1", "c2")
+    ctr("config", "set", "c2", "user.x=y")
+    ctr("start", "c2")
+    assert ctr("exec", "c2", "test", "-c", "/dev/noise").code == 0
+    assert (ctr.folder / "state/allocations/c2.n").read_text() == token
+    ctr("delete", "--force", "c2")
+    assert held(ctr) == []
+
+
+def test_what_it_does_not_release(ctr: Ctr) -> None:
+    path = plugins.install_noise(ctr)
+    good = path.read_text()
+    ctr(*LAUNCH, "-d", "n,type=demo-noise,path=/dev/noise")
+    path.write_text(good + "\n    def release(self, allocation):\n        raise OSError(5, 'the firmware hangs')\n")
+    said = ctr("stop", "c1", code=7).stderr
+    assert "device `n` of `c1` is not released" in said
+    assert "the firmware hangs" in said
+    assert "STOPPED" in ctr("list").stdout
+    assert "the firmware hangs" in ctr("device", "plugins").stdout
+    assert ctr("delete", "c1", code=7).stderr.count("not released") == 1
+    assert "c1" not in ctr("list").stdout
+    assert held(ctr) == ["c1.n"]
+    ctr("launch", "builtin:busybox", "c2", "-p", "no-network")  # others are not kept
+    path.write_text(good)
+    ctr("device", "plugins", "--release")
+    assert held(ctr) == []
+
+
+def test_one_that_fails_to_prepare(ctr: Ctr) -> None:
+    path = plugins.install_noise(ctr)
+    log = ctr.folder / "log"
+    path.write_text(
+        path.read_text()
+        + "\n    def prepare(self, allocation):\n        raise KeyError('no firmware')\n"
+        + f"\n    def release(self, allocation):\n        open({str(log)!r}, 'a').write(allocation.id)\n"
+    )
+    failed = ctr(*LAUNCH, "-d", "n,type=demo-noise,path=/dev/noise", code=5).stderr
+    assert "plugin `demo-noise` failed in `prepare`: KeyError" in failed
+    assert held(ctr) == []
+    assert len(log.read_text()) == 16  # once
+    assert ctr("list", "--format", "csv").stdout == "name,status,ipv4,image\n"
+
+
+def test_a_broken_one_keeps_nobody(ctr: Ctr) -> None:
+    path = plugins.install_noise(ctr)
+    (path.parent / "acme-broken.py").write_text("raise 1")
+    (path.parent / "acme-open.py").write_text("")
+    (path.parent / "acme-open.py").chmod(0o666)
+    ctr(*LAUNCH, "-d", "n,type=any,function=random.bytes,path=/dev/noise")
+    listed = {each["type"]: each["state"] for each in json.loads(ctr("device", "plugins", "-f", "json").stdout)}
+    assert listed["demo-noise"] == "usable"
+    assert "plugin `acme-broken`" in listed["acme-broken"]
+    assert "not trusted" in listed["acme-open"]
+    assert "warning: plugin `acme-broken`" in ctr("device", "find").stderr
+    refused = ctr("attach-device", "c1", "x", "type=acme-broken", code=5).stderr
+    assert "plugin `acme-broken`" in refused
+
+
+def test_an_image_asks(ctr: Ctr, tmp_path: Path) -> None:
+    plugins.install_noise(ctr)
+    ctr("image", "export", "builtin:busybox", str(tmp_path / "image.tar"))
+    work = tmp_path / "work"
+    work.mkdir()
+    os.system(f"tar -C {work} -xf {tmp_path}/image.tar")
+    text = (work / "metadata.yaml").read_text()
+    text = text.replace(
+        "properties:\n", "properties:\n  ctrmgr.function.noise: random.bytes with=seeded=yes path=/dev/noise\n"
+    )
+    (work / "metadata.yaml").write_text(text)
+    os.system(f"tar -C {work} -cf {tmp_path}/asks.tar .")
+    ctr("image", "import", str(tmp_path / "asks.tar"), "--alias", "asks")
+    ctr("launch", "asks", "c1", "-p", "no-network")
+    assert ctr("exec", "c1", "test", "-c", "/dev/noise").code == 0
+    assert held(ctr) == ["c1.noise"]
+    ctr("launch", "asks", "c2", "-p", "no-network", "-d", "noise,type=none")
+    assert held(ctr) == ["c1.noise"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("type=any",), 2, "does not say what it is for"),
+        (("type=any", "function=gpu"), 2, "is not a function"),
+        (("type=any", "function=acme.nothing"), 3, "no device fits `acme.nothing`"),
+        (("type=any", "function=random.bytes", "min-memory=1GiB"), 3, "urandom: it does not say its memory"),
+        (("type=any", "function=random.bytes", "lanes=4"), 2, "unknown key `lanes`"),
+        (("type=demo-noisy",), 2, "type `demo-noisy` is unknown"),
+        (("type=demo-noise", "uid=1", "user=2"), 2, "says both `uid` and `user`"),
+    ],
+)
+def test_bad_requests(ctr: Ctr, words: tuple[str, ...], code: int, said: str) -> None:
+    plugins.install_noise(ctr)
+    ctr(*LAUNCH)
+    before = ctr.traces()
+    assert said in ctr("attach-device", "c1", "n", *words, code=code).stderr
+    after = ctr.traces()
+    after["files"].pop(str(ctr.folder / "state/allocations"), None)  # type: ignore[attr-defined]
+    same(before, after)
