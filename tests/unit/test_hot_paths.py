@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import trees
 from tests.conftest import ROOT, Ctr
 
 # What the interpreter itself has loaded by the time a script begins, and what may come on top.
@@ -82,3 +83,24 @@ def test_start_and_detach(running: Ctr) -> None:
 def test_the_packages_are_not_small_change(ctr: Ctr) -> None:
     """The check itself: a cold verb does import them."""
     assert {"pydantic", "yaml"} <= modules(ctr, "profile", "validate", str(Path(ROOT / "profiles/default.yaml")))
+
+
+def test_resolving_drivers(tmp_path: Path) -> None:
+    """All drivers but CDI's look at the machine with hot modules alone."""
+    root = trees.unpack(tmp_path, "nvidia", "mlx5", "aic100", "usb", "disks")
+    script = f"""
+import sys
+before = set(sys.modules)
+sys.path.insert(0, {str(ROOT)!r})
+from ctrmgr.devices import rows
+for values in (
+    {{"type": "gpu", "id": "1", "driver.capabilities": "none"}}, {{"type": "accel", "id": "1"}}, {{"type": "usb"}},
+    {{"type": "infiniband", "id": "mlx5_0"}}, {{"type": "unix-hotplug", "subsystem": "tty"}}, {{"type": "unix-block", "source": "/dev/sdb"}},
+):
+    assert rows.rows("d", values, {root!r})
+import ctrmgr.backend.leases, ctrmgr.host.libraries, ctrmgr.host.nvidia_files
+print("\\n".join(sorted(set(sys.modules) - before)))
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert foreign(set(done.stdout.split())) == set()
