@@ -35,6 +35,7 @@ def start(name: str) -> None:
     try:
         _devices(name)
     except BaseException:
+        leases.release(name)
         _take_back(name)
         raise
     crash("start-leased")
@@ -45,18 +46,28 @@ def start(name: str) -> None:
         mends: list[Mend] = [_mend_plan, _mend_filter, _mend_label, _mend_link, _mend_layers, _mend_limits]
         while report.error and (mend := _mended(name, report, mends)):
             mends.remove(mend)
+            leases.take(name, _rows(f"{path}/plan"))  # a plan that was lost has them only now
             report = spawn.monitor("start", f"{path}/plan", path, run)
     except FileNotFoundError as error:
+        _undo(name)
         raise state.corrupt(str(error.filename), 1, "is missing") from None
+    except CtrmgrError:
+        _undo(name)
+        raise
     crash("start-done")
     if report.error:
-        leases.release(name)
-        try:
-            repair.end_run(name)
-        except (CtrmgrError, OSError):
-            pass  # the next command tries again; what went wrong first is what the user must see
-        _take_back(name)
+        _undo(name)
         raise control.failure(name, report.step, report.detail, report.error)
+
+
+def _undo(name: str) -> None:
+    """What a start that failed has left. What went wrong first is what the user must see; the next command tries again."""
+    try:
+        leases.release(name)
+        repair.end_run(name)
+    except (CtrmgrError, OSError):
+        pass
+    _take_back(name)
 
 
 def _devices(name: str) -> None:

@@ -140,3 +140,18 @@ def test_many_at_once_and_one_wins(ctr: Ctr) -> None:
         codes = sorted(result.code for result in pool.map(lambda asked: ctr(*asked, code=None), words))
     assert codes == [0, 4, 4, 4]
     assert len(leases(ctr)) == 1
+
+
+def test_a_plan_that_was_lost_has_its_leases_again(two: Ctr) -> None:
+    two("stop", "--force", "c1")
+    attach(two, "c1", "exclusive")
+    plan = two.folder / "state/instances/c1/plan"
+    whole = plan.read_bytes()
+    plan.write_bytes(whole[: whole.index(b"lease")])
+    attach(two, "c2", "exclusive")
+    assert "`c2` (exclusive" in two("start", "c1", code=4).stderr
+    assert not (two.folder / "run/c1").exists()
+    two("detach-device", "c2", "fuse")
+    plan.write_bytes(whole[: whole.index(b"lease")])
+    two("start", "c1")
+    assert leases(two) == ["char:10:229 exclusive c1 fuse"]
