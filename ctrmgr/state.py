@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
 
@@ -148,6 +149,27 @@ def write_file(path: str, data: bytes, mode: int = 0o600) -> None:
         os.rename(temporary, path)
     except OSError as error:
         unlink(temporary)
+        raise unwritable(path, error) from error
+
+
+def replaceable(path: str) -> bool:
+    """Whether a rename may take the place of `path`: nothing is there, or a plain file. A device is written to."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return True
+
+
+def write_output(path: str, data: bytes, mode: int = 0o644) -> None:
+    """Write where the user says: a file is replaced whole; what is no plain file (`/dev/stdout`, a pipe, a link) is written
+    to, never replaced. Raises HostError."""
+    if replaceable(path):
+        write_file(path, data, mode)
+        return
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+    except OSError as error:
         raise unwritable(path, error) from error
 
 

@@ -168,7 +168,7 @@ def cdi_transform(args: Args) -> None:
         rows = [{"device": name, **row} for name, edits in parts for row in _rows(edits.value())]
         table.print_rows(("device", "edit", "what", "detail"), rows, form)
     elif output and not args.flag("dry-run"):
-        state.write_file(output, write.text(spec, form).encode(), write.MODE)
+        state.write_output(output, write.text(spec, form).encode(), write.MODE)
     else:
         print(write.text(spec, form), end="")
 
@@ -204,7 +204,7 @@ def cdi_generate(args: Args) -> None:
         rows = [{"device": name, **row} for name, edits in devices.items() for row in _rows(edits)]
         table.print_rows(("device", "edit", "what", "detail"), rows, form)
     elif output and not args.flag("dry-run"):
-        state.write_file(output, write.text(spec, form).encode(), write.MODE)
+        state.write_output(output, write.text(spec, form).encode(), write.MODE)
     else:
         print(write.text(spec, form), end="")
 

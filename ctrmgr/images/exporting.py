@@ -9,6 +9,7 @@ import lzma
 import os
 import subprocess
 
+from ctrmgr import state
 from ctrmgr.errors import ConflictError, HostError
 from ctrmgr.images.importing import disk_error, silent
 from ctrmgr.images.treetar import TreeTar
@@ -32,6 +33,10 @@ def export(image: Image, path: str, *, force: bool = False, progress: Progress =
         raise ConflictError(f"`{path}` is there already", hint="--force replaces it")
     aside = f"{path}.{os.getpid()}.part"
     try:
+        if not state.replaceable(path):
+            with open(path, "wb") as file:
+                _write(image, file, path, progress)
+            return
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
             _write(image, file, path, progress)
         os.rename(aside, path)
