@@ -156,21 +156,24 @@ def _choose(instance: str, request: Request, seen: Seen, volatile: bool) -> Held
     if os.path.exists(held.path):
         raise ConflictError(f"device `{request.device}` of `{instance}` has something that is not released")
     good = functions.fitting(request.type, request.values, seen, taken)
-    refused: dict[str, CtrmgrError] = {}
-    for candidate in good:
-        if candidate.type in refused:
-            continue  # its plugin has had its choice
+    first: ConflictError | None = None
+    while good:
+        candidate = good[0]
         holding = [each.holder for each in taken if each.type == candidate.type]
+        gone = candidate.type, ""
         try:
             chosen, life = functions.allocated(candidate, request.values, seen, good, holding)
+            gone = candidate.type, chosen.found.id
             _admit(chosen, holding)
         except ConflictError as error:
-            refused[candidate.type] = error
+            first = first or error
+            good = [each for each in good if each.type != gone[0] or gone[1] not in ("", each.id)]
             continue
         held.type, held.life = candidate.type, "run" if volatile else life
         held.text = [["by", "plugin" if candidate.found else "ctrmgr"], *lines(chosen)]
         return held
-    raise next(iter(refused.values()))
+    assert first is not None  # `fitting` finds something or raises
+    raise first
 
 
 def _admit(chosen: Allocation, holding: Sequence[Holder]) -> None:

@@ -253,8 +253,7 @@ def fitting(kind: str, values: Mapping[str, str], seen: Seen, taken: Sequence[He
         reasons = [f"there is {', '.join(there)}" if there else "this machine has nothing that can do anything"]
     reasons += [error.message for error in seen.wrong[:2]]
     wanted = name or values.get("id") or kind
-    busy = near and all(not _unfit(each, values) for each in near)
-    if busy:
+    if any(not _unfit(each, values) for each in near):
         raise ConflictError(f"no device for `{wanted}` is free", hint="; ".join(reasons))
     raise NotFoundError(f"no device fits `{wanted}`", hint="; ".join(reasons))
 

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""No sequence of starts, stops, deletes and kills gives a device twice, forgets one, or releases one twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctrmgr import state
+from ctrmgr.backend import allocations, functions, held, record
+from ctrmgr.devices.plugin import Allocation, ContainerEdits, DeviceNode, Found, Holder
+from ctrmgr.errors import ConflictError, HelperError, NotFoundError, SpecError
+from ctrmgr.plugins import call, registry
+
+POOL = 10
+DEVICES = [
+    Found("a", nodes=["/dev/null"], shared=2, pools={"cores": POOL}, functions={"npu.infer": {"memory": 8}}),
+    Found("b", nodes=["/dev/null"], shared=0, pools={"cores": 4}, functions={"npu.infer": {"memory": 4}}),
+]
+SOURCE = registry.Source("acme-npu", "a test", path="/nowhere")
+STEPS = ("", "", "", "allocate-recorded", "allocate-prepared", "release-done", "in-prepare", "in-release")
+
+
+class Firmware:
+    """A card that remembers what it was told, and may kill whoever tells it."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        log.touch()
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(line.split()[0], line.split()[1]) for line in self.log.read_text().splitlines()]
+
+    def slices(self) -> set[str]:
+        """What is set aside."""
+        there: set[str] = set()
+        for word, token in self.told():
+            there = there | {token} if word == "prepare" else there - {token}
+        return there
+
+    def tell(self, word: str, token: str) -> None:
+        if os.environ.get("CTRMGR_CRASH_AT") == f"in-{word}" and os.urandom(1)[0] < 128:
+            os.kill(os.getpid(), signal.SIGKILL)  # before the card has heard it, or after
+        with self.log.open("a") as file:
+            file.write(f"{word} {token}\n")
+        if os.environ.get("CTRMGR_CRASH_AT") == f"in-{word}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def prepare(self, _source: object, allocation: Allocation) -> ContainerEdits:
+        assert any(each.token == allocation.id for each in held.everything()), "prepared before it is recorded"
+        self.tell("prepare", allocation.id)
+        return ContainerEdits(device_nodes=[DeviceNode("/dev/null")])
+
+    def release(self, _source: object, allocation: Allocation) -> None:
+        self.tell("release", allocation.id)
+
+
+def allocate(
+    source: object, values: dict[str, str], found: list[Found], holders: list[Holder]
+) -> tuple[Allocation, bool]:
+    """Any that is offered: that there is enough is for ctrmgr to see."""
+    chosen = min(found, key=lambda each: (sum(holder.found == each.id for holder in holders), each.id))
+    return Allocation(chosen, takes={"cores": int(values["cores"])}), values["kept"] == "yes"
+
+
+@contextmanager
+def machine() -> Iterator[Firmware]:
+    folder = Path(tempfile.mkdtemp(prefix="ctr-"))
+    firmware = Firmware(folder / "firmware")
+    try:
+        with (
+            patch.dict(os.environ, {"CTRMGR_STATE_DIR": str(folder), "CTRMGR_RUN_DIR": f"{folder}/run"}),
+            patch.object(registry, "sources", lambda: {"acme-npu": SOURCE}),
+            patch.object(call, "identify", lambda source, root: DEVICES),
+            patch.object(call, "allocate", allocate),
+            patch.object(call, "prepare", firmware.prepare),
+            patch.object(call, "release", firmware.release),
+            patch.object(allocations, "_attached", lambda instance, device: False),
+        ):
+            yield firmware
+    finally:
+        shutil.rmtree(folder)
+
+
+def plan_of(name: str, cores: int, kept: str, **more: str) -> list[list[str]]:
+    values = {"type": "acme-npu", "cores": str(cores), "kept": kept, **more}
+    life = "instance" if kept == "yes" else "run"
+    return [
+        ["ctrmgr-plan", "1"],
+        ["name", name],
+        *(["request", "npu", "acme-npu", life, *item] for item in values.items()),
+    ]
+
+
+class Instance:
+    """The commands of one instance, each as far as devices go."""
+
+    def __init__(self, name: str, cores: int, kept: str) -> None:
+        self.name, self.plan = name, plan_of(name, cores, kept)
+        self.running = self.exists = False
+
+    def run(self, verb: str) -> None:
+        """What one command does; the caller may be killed in it."""
+        path = record.home(self.name)
+        if verb == "create":
+            rows = allocations.settle(self.name, self.plan, starts=False)
+            os.makedirs(path)
+            state.write_flat(f"{path}/plan", rows)
+        elif verb == "start":
+            state.write_flat(f"{path}/plan", allocations.settle(self.name, record.read_plan(path), starts=True))
+        elif verb == "stop":
+            allocations.stopped(self.name)
+        else:
+            shutil.rmtree(path)
+            allocations.forget(self.name)
+
+    def command(self, verb: str, crash: str) -> None:
+        """The same in a process that is killed at `crash`, and what the next command mends."""
+        done = killed(self, verb, crash)
+        self.exists = os.path.exists(record.home(self.name))
+        self.running = done and verb == "start"
+        if self.exists:
+            allocations.mend(self.name, running=self.running)
+        else:
+            allocations.sweep()
+
+
+def killed(instance: Instance, verb: str, crash: str) -> bool:
+    """Whether it was done: not killed, and not refused."""
+    pid = os.fork()
+    if pid == 0:
+        os.environ["CTRMGR_CRASH_AT"] = crash
+        code = 1
+        try:
+            instance.run(verb)
+            code = 0
+        except ConflictError:
+            pass
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            code = 2
+        finally:
+            os._exit(code)
+    status = os.waitpid(pid, 0)[1]
+    assert os.waitstatus_to_exitcode(status) in (0, 1, -signal.SIGKILL), status
+    return status == 0
+
+
+def in_order(firmware: Firmware, kills: int) -> None:
+    taken = held.everything()
+    assert firmware.slices() == {each.token for each in taken}
+    for found in DEVICES:
+        holding = [each for each in taken if each.found_id == found.id]
+        assert sum(each.takes["cores"] for each in holding) <= found.pools["cores"]
+        assert not found.shared or len(holding) <= found.shared
+    told = Counter(firmware.told())
+    assert max([number for (word, _), number in told.items() if word == "prepare"], default=0) <= 1
+    twice = sum(number - 1 for (word, _), number in told.items() if word == "release")
+    assert twice <= kills  # only who was killed between the release and the note of it
+
+
+COMMANDS = st.lists(
+    st.tuples(st.sampled_from("xyz"), st.sampled_from(["create", "start", "stop", "delete"]), st.sampled_from(STEPS)),
+    max_size=14,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    COMMANDS,
+    st.fixed_dictionaries({name: st.tuples(st.integers(0, 12), st.sampled_from(["yes", "no"])) for name in "xyz"}),
+)
+def test_any_sequence(commands: list[tuple[str, str, str]], sizes: dict[str, tuple[int, str]]) -> None:
+    with machine() as firmware:
+        there = {name: Instance(name, *size) for name, size in sizes.items()}
+        kills, tokens = 0, dict[str, str]()
+        for name, verb, crash in commands:
+            one = there[name]
+            possible = {"create": not one.exists, "start": one.exists and not one.running, "stop": one.running}
+            if possible.get(verb, one.exists and not one.running):
+                one.command(verb, crash)
+                kills += crash != ""
+                in_order(firmware, kills)
+                for each in held.everything():
+                    if each.life == "instance":
+                        assert tokens.get(each.instance, each.token) == each.token
+                tokens = {each.instance: each.token for each in held.everything()}
+                if one.exists and sizes[name][1] == "yes":
+                    assert name in tokens  # whatever was killed: it is kept until it is deleted
+        for one in there.values():
+            if one.exists:
+                one.command("delete", "")
+        assert held.everything() == []
+        assert firmware.slices() == set()
+        in_order(firmware, kills)
+
+
+def test_the_pool() -> None:
+    with machine():
+        allocations.settle("x", plan_of("x", 10, "no", id="a"), starts=True)
+        with pytest.raises(ConflictError, match="`a` has 0 of 10 cores left, and 1 are asked for") as error:
+            allocations.settle("y", plan_of("y", 1, "no", id="a"), starts=True)
+        assert error.value.hint == "x/npu has 10"
+        with pytest.raises(ConflictError, match="`b` has 4 of 4 cores left, and 7 are asked for"):
+            allocations.settle("y", plan_of("y", 7, "no", vendor=""), starts=True)
+        allocations.settle("y", plan_of("y", 4, "no"), starts=True)
+        allocations.settle("z", plan_of("z", 0, "no"), starts=True)
+        assert {each.instance: each.found_id for each in held.everything()} == {"x": "a", "y": "b", "z": "a"}
+
+
+def test_how_many_may_have_one() -> None:
+    with machine():
+        for name in "xy":
+            allocations.settle(name, plan_of(name, 1, "no", id="a"), starts=True)
+        with pytest.raises(ConflictError, match="no device for `a` is free") as error:
+            allocations.settle("z", plan_of("z", 1, "no", id="a"), starts=True)
+        assert "a: 2 have it, and no more may" in str(error.value.hint)
+
+
+def test_nothing_fits() -> None:
+    with machine():
+        with pytest.raises(NotFoundError, match="device `npu`: no device fits") as error:
+            allocations.settle("x", plan_of("x", 1, "no", **{"function": "npu.infer", "min-memory": "9"}), starts=True)
+        assert error.value.hint == "a: its memory is 8; b: its memory is 4"
+        optional = plan_of("x", 1, "no", id="c", required="false")
+        assert allocations.settle("x", optional, starts=True) == optional
+        assert held.everything() == []
+
+
+def test_other_keys_are_another_device() -> None:
+    with machine() as firmware:
+        allocations.settle("x", plan_of("x", 1, "yes"), starts=True)
+        (first,) = firmware.slices()
+        allocations.settle("x", plan_of("x", 1, "yes"), starts=True)
+        assert firmware.slices() == {first}
+        allocations.settle("x", plan_of("x", 2, "yes"), starts=True)
+        assert len(firmware.slices() - {first}) == 1
+        allocations.settle("x", [["ctrmgr-plan", "1"]], starts=True)
+        assert firmware.slices() == set()
+
+
+def test_other_hardware_is_another_device(tmp_path: Path) -> None:
+    file = tmp_path / "dev"
+    file.write_text("1:3\n")
+    found = [DEVICES[0].replace(identity=((str(file), "1:3"),))]
+    with machine() as firmware, patch.object(call, "identify", lambda source, root: found):
+        allocations.settle("x", plan_of("x", 1, "yes"), starts=True)
+        first = firmware.slices()
+        file.write_text("1:5\n")
+        allocations.settle("x", plan_of("x", 1, "yes"), starts=True)
+        assert len(firmware.slices()) == 1
+        assert firmware.slices() != first
+
+
+def test_one_that_does_not_let_go() -> None:
+    def refuse(source: object, allocation: Allocation) -> None:
+        raise SpecError("no")
+
+    with machine() as firmware:
+        allocations.settle("x", plan_of("x", 5, "no", id="a"), starts=True)
+        with patch.object(call, "release", refuse):
+            with pytest.raises(HelperError, match="device `npu` of `x` is not released: no"):
+                allocations.stopped("x")
+            allocations.mend("x", running=False)
+            with pytest.raises(ConflictError, match="`a` has 5 of 10 cores left, and 6 are asked for"):
+                allocations.settle("y", plan_of("y", 6, "no", id="a"), starts=True)
+        (left,) = allocations.left_over()
+        assert left.failed == "no"
+        allocations.release(left)
+        assert firmware.slices() == set()
+
+
+def test_two_devices_in_one_place() -> None:
+    with machine() as firmware:
+        plan = [
+            *plan_of("x", 1, "no"),
+            ["device", "null", "char", "/dev/zero", "/dev/null", "0", "0", "0660", "rwm", "required"],
+        ]
+        with pytest.raises(SpecError, match="have the same path `/dev/null`"):
+            allocations.settle("x", plan, starts=True)
+        assert firmware.slices() == set()
+
+
+def test_what_is_written_comes_back() -> None:
+    with machine():
+        found = Found("tab\there", model="m\\n", vendor="v", nodes=["/dev/null"], functions={"f.x": {"n": 1, "w": "y"}, "f.y": {}},
+                      shared=0, pools={"cores": 4}, identity=[("/sys/x", "1:2")], numa=1)  # fmt: skip
+        one = held.Held("x", "dev.with.dots")
+        one.type, one.token, one.life, one.values = "acme-npu", "t", "run", {"type": "acme-npu"}
+        one.text = [["by", "plugin"], *held.lines(Allocation(found, takes={"cores": 2}, state={"slot": "a b"}))]
+        os.makedirs(held.folder())
+        one.write()
+        (again,) = held.of("x").values()
+        assert again.flat() == one.flat()
+        assert again.allocation == Allocation(
+            found, takes={"cores": 2}, state={"slot": "a b"}, id="t", values={"type": "acme-npu"}
+        )
+
+
+def test_candidates_of_the_machine() -> None:
+    seen = functions.Seen.__new__(functions.Seen)
+    seen.root, seen.devices, seen.sources, seen.found, seen.wrong = "/", [], {}, {"acme-npu": DEVICES}, []
+    assert [each.id for each in functions.candidates(seen, [])] == ["a", "b"]
