@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 
-from ctrmgr.backend import allocations, functions, held
+from ctrmgr.backend import allocations, functions, happenings, held
 from ctrmgr.cli import table
 from ctrmgr.cli.command import Argument, Command, Option, pairs
 from ctrmgr.devices import request
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ctrmgr.backend.functions import Candidate
+    from ctrmgr.backend.happenings import Happening
     from ctrmgr.cli.command import Args
 
 KEYS = ("with", "min-memory", "min-cores", "vendor", "model", "id")
@@ -110,6 +113,40 @@ def plugins(args: Args) -> None:
     table.print_rows(columns, listed, form)
 
 
+def events(args: Args) -> int:
+    act = not args.flag("dry-run")
+    form = args.one("format", "table")
+    try:
+        pause = float(args.one("interval", "5"))
+    except ValueError:
+        pause = 0
+    if not 0.1 <= pause <= 86400:
+        raise SpecError(f"`--interval`: `{args.one('interval')}` is not a number of seconds from 0.1 to 86400")
+    told: set[str] = set()
+    while True:
+        new, wrong = happenings.poll(act=act)
+        for error in wrong:
+            if error.message not in told:
+                print(f"warning: {error.message}", file=sys.stderr)
+        told = {error.message for error in wrong}
+        if args.flag("follow"):
+            for each in new:
+                print(json.dumps(each.fields()) if form == "json" else line(each), flush=True)
+            time.sleep(pause)
+            continue
+        table.print_rows(EVENTS, [each.fields() for each in new], form)
+        return 0
+
+
+EVENTS = ("instance", "device", "found", "kind", "detail", "policy", "outcome")
+
+
+def line(each: Happening) -> str:
+    """An event for whoever looks on."""
+    words = f"{each.instance}/{each.device}: {each.type} {each.found} {each.kind}"
+    return f"{words}{': ' if each.detail else ''}{each.detail} ({each.policy}: {each.outcome or 'not carried out'})"
+
+
 COMMANDS = (
     Command(
         "device find",
@@ -125,6 +162,16 @@ COMMANDS = (
         ),
         options=(Option("explain", "also those that do not fit, and why"),),
         help="The order is that in which devices are given: the one that fewest instances have, and of those the first id.",
+    ),
+    Command(
+        "device events",
+        "what has happened to the devices that instances were given, and their policies carried out",
+        events,
+        options=(
+            Option("follow", "go on looking; each event is a line (with --format json an object)"),
+            Option("interval", "seconds between two looks", metavar="SECONDS"),
+        ),
+        help="Each event is told once. `--dry-run` carries nothing out, and tells it again the next time.",
     ),
     Command(
         "device plugins",

@@ -167,17 +167,23 @@ class Allocation(Value):
 
 
 class DeviceEvent(Value):
-    """Something that happened to a found device: `kind` is `lost`, `reset`, `ecc` or another word of the plugin's own."""
+    """Something that happened to the device with the id `found`.
 
-    __slots__ = ("detail", "found", "kind")
+    `kind` is `lost`, `reset`, `ecc`, for which profiles have policies, or another word of the plugin's own. As long as an event is among
+    those that `events` returns it is the same one and told once; `mark` tells one from the next of its kind: a counter, a time.
+    """
+
+    __slots__ = ("detail", "found", "kind", "mark")
     found: str
     kind: str
     detail: str
+    mark: str
 
-    def __init__(self, found: str, kind: str, detail: str = "") -> None:
+    def __init__(self, found: str, kind: str, detail: str = "", mark: str = "") -> None:
         _set(self, "found", found)
         _set(self, "kind", kind)
         _set(self, "detail", detail)
+        _set(self, "mark", mark)
 
 
 class Plugin:
@@ -232,7 +238,10 @@ class Plugin:
         """
 
     def events(self, found: Sequence[Found]) -> Iterable[DeviceEvent]:
-        """What has happened to these devices, which instances have. By itself: nothing that can be known."""
+        """What has happened to these devices, which instances have, and is not over. By itself: nothing that can be known.
+
+        That `identify` does not find one any more need not be told: it is `lost`.
+        """
         return ()
 
 

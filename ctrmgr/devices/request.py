@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     Functions = Mapping[str, Mapping[str, int | str]]
 
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
+POLICIES = ("ignore", "detach", "stop", "restart")
+"""What can be done about something that happened to a device."""
+KINDS = {
+    "lost": "it is gone",
+    "reset": "it was reset, and what was in it is lost",
+    "ecc": "its memory had errors",
+}
+"""What happens to devices and has a policy; anything else that a plugin tells is told on."""
 SIGNS = (">=", "<=", "!=", "=", ">", "<")
 
 
@@ -63,6 +71,10 @@ FIELDS = {
     "id": Field(fields.word, "this one and no other, as `ctrmgr device find` has it"),
     "path": Field(fields.inside, "where it is inside, for what has one node; without it as on the host"),
     **fields.OWNERSHIP,
+    **{
+        f"on-{kind}": Field(fields.choice(*POLICIES), f"what `ctrmgr device events` does when {what}", default="ignore")
+        for kind, what in KINDS.items()
+    },
 }
 """The keys of `type: any`, and of the device types of plugins beside their own."""
 

@@ -170,6 +170,7 @@ def events(value: object) -> list[DeviceEvent]:
                 text(given.get("found"), "`found`", empty=False),
                 text(given.get("kind"), "`kind`", empty=False),
                 text(given.get("detail"), "`detail`"),
+                text(given.get("mark"), "`mark`"),
             )
         )
     return listed

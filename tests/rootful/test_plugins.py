@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -240,3 +241,69 @@ def test_bad_requests(ctr: Ctr, words: tuple[str, ...], code: int, said: str) ->
     after = ctr.traces()
     after["files"].pop(str(ctr.folder / "state/allocations"), None)  # type: ignore[attr-defined]
     same(before, after)
+
+
+def test_policies(ctr: Ctr) -> None:
+    path = plugins.install_noise(ctr)
+    told = ctr.folder / "told"
+    told.write_text("")
+    path.write_text(
+        path.read_text().replace("shared=2", "shared=0")
+        + f"""
+    def events(self, found):
+        from ctrmgr.devices.plugin import DeviceEvent
+        return [DeviceEvent("urandom", *line.split()) for line in open({str(told)!r})]
+"""
+    )
+    ctr(
+        *LAUNCH,
+        "-d",
+        "a,type=demo-noise,path=/dev/a,on-lost=detach,on-reset=restart",
+        "-d",
+        "b,type=demo-noise,path=/dev/b,on-ecc=stop",
+    )
+    assert ctr("device", "events", "-f", "csv").stdout.count("\n") == 1
+    told.write_text("lost burnt\n")
+    assert "not carried out" not in ctr("device", "events", "--dry-run").stdout
+    assert ctr("exec", "c1", "test", "-c", "/dev/a").code == 0
+    rows = json.loads(ctr("device", "events", "-f", "json").stdout)
+    assert [(each["device"], each["policy"], each["outcome"]) for each in rows] == [
+        ("a", "detach", "detached; the next start chooses again"),
+        ("b", "ignore", "left as it is"),
+    ]
+    assert ctr("exec", "c1", "test", "-e", "/dev/a", code=1).code == 1
+    assert ctr("exec", "c1", "test", "-c", "/dev/b").code == 0
+    assert held(ctr) == ["c1.b"]
+    assert json.loads(ctr("device", "events", "-f", "json").stdout) == []  # told once
+    ctr("restart", "c1")
+    assert ctr("exec", "c1", "test", "-c", "/dev/a").code == 0
+    told.write_text("reset once 1\n")
+    pid = ctr("info", "c1").stdout.partition("\npid: ")[2].partition("\n")[0]
+    rows = json.loads(ctr("device", "events", "-f", "json").stdout)
+    assert [(each["device"], each["outcome"]) for each in rows] == [("a", "restarted"), ("b", "left as it is")]
+    assert pid != ctr("info", "c1").stdout.partition("\npid: ")[2].partition("\n")[0]
+    told.write_text("ecc 5\n")
+    follow = ctr.popen("device", "events", "--follow", "--interval", "0.1", stdout=subprocess.PIPE)
+    assert follow.stdout is not None
+    lines = [follow.stdout.readline().decode() for _ in "ab"]
+    follow.terminate()
+    follow.wait()
+    follow.stdout.close()
+    assert lines == [
+        "c1/a: demo-noise urandom ecc: 5 (ignore: left as it is)\n",
+        "c1/b: demo-noise urandom ecc: 5 (stop: stopped)\n",
+    ]
+    assert "STOPPED" in ctr("list").stdout
+    refused = ctr("create", "builtin:busybox", "c2", "-d", "a,type=demo-noise,on-lost=explode", code=2).stderr
+    assert "is not one of ignore, detach, stop, restart" in refused
+
+
+def test_one_that_is_lost(ctr: Ctr) -> None:
+    path = plugins.install_noise(ctr)
+    ctr(*LAUNCH, "-d", "a,type=any,function=random.bytes,path=/dev/a,on-lost=stop")
+    path.write_text(path.read_text().replace('"urandom",', '"other",', 1))
+    (event,) = json.loads(ctr("device", "events", "-f", "json").stdout)
+    assert event["detail"] == "it is not found any more"
+    assert event["outcome"] == "stopped"
+    ctr("start", "c1")
+    assert "found\tother" in (ctr.folder / "state/allocations/c1.a").read_text()
