@@ -23,10 +23,12 @@ enum ctl_op {
 	CTL_KILL = 6,    /* replies when it is gone */
 	CTL_FREEZE = 7,
 	CTL_THAW = 8,
-	CTL_ENTER = 9,   /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…] */
-	CTL_SIGNAL = 10, /* arg0: signal to init */
-	CTL_WAIT = 11,   /* replies when init has ended */
-	CTL_LIMIT = 12,  /* hierarchy in name, file in path, value in value: write a cgroup file */
+	CTL_ENTER = 9,        /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…] */
+	CTL_SIGNAL = 10,      /* arg0: signal to init */
+	CTL_WAIT = 11,        /* replies when init has ended */
+	CTL_LIMIT = 12,       /* hierarchy in name, file in path, value in value: write a cgroup file */
+	CTL_MEND_FILTER = 20, /* put the device program back */
+	CTL_MEND_NODE = 21,   /* name, path + fd of the host's node (O_PATH): make the device's node again */
 };
 
 enum ctl_holders { CTL_REPORT = 0, CTL_REFUSE = 1, CTL_FREEZE_HOLDERS = 2, CTL_KILL_HOLDERS = 3 };

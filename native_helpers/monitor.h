@@ -95,6 +95,10 @@ int device_detach(struct monitor *m, const char *name, int policy, struct ctl_ho
 /* fence.c: refuses the use of descriptors of that device that are open, or no longer. */
 void fence_number(struct monitor *m, const struct ctl_device *d, bool closed);
 
+/* mend.c */
+int mend_filter(struct monitor *m, struct failure *f);
+int mend_node(struct monitor *m, const char *name, const char *path, int source, struct failure *f);
+
 /* holders.c: fills at most CTL_HOLDERS_MAX, returns how many there are. */
 int holders_find(struct monitor *m, const struct lease *lease, struct ctl_holder *holders);
 

@@ -31,7 +31,7 @@ const struct priv_operation priv_operations[] = {
 	   "below it, through no symlink; who may ask for which node is the server's policy"),
 	OP(PRIV_REVOKE, priv_revoke, priv_revoke, 2, 2, 0,
 	   "takes rights away from an inode of a tmpfs that the caller holds"),
-	OP(PRIV_PROGRAM, priv_program, priv_program, 1, 1, 1,
+	OP(PRIV_PROGRAM, priv_program, priv_program, 1, 2, 1,
 	   "a device filter can only forbid: programs on the path of a cgroup are ANDed"),
 	OP(PRIV_ALLOW, priv_allow, priv_rule, 1, 1, 0,
 	   "opens a number in a filter of our own; without a node to open, it is worth nothing"),

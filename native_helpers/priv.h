@@ -97,7 +97,8 @@ struct priv_revoke {
 	uint32_t uid, gid; /* ids that the instance does not map */
 };
 
-/* in: cgroup2 directory, or (v1) a `devices` cgroup. out: the map (v1: the cgroup again). */
+/* in: cgroup2 directory, or (v1) a `devices` cgroup; and the map, to put its program back. out: the map (v1: the cgroup
+ * again). */
 struct priv_program {
 	uint32_t v1;
 };

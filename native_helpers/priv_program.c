@@ -94,16 +94,17 @@ int priv_program(const void *request, const int in[], int count, int out[], stru
 		.target_fd = (uint32_t)in[0], .attach_type = BPF_CGROUP_DEVICE, .attach_flags = BPF_F_ALLOW_MULTI};
 	OWNED int map = -1, program = -1;
 
-	(void)count;
 	errno = EINVAL;
 	if (!priv_is_cgroup(in[0]))
 		return fail(f, "filter devices", "not a cgroup");
 	if (r->v1)
 		return filter_v1(in[0], out, f);
-	map = device_map_create(FILTER);
+	if (count > 1 && !device_map_is(in[1], FILTER))
+		return fail(f, "filter devices", "not a filter");
+	map = count > 1 ? fcntl(in[1], F_DUPFD_CLOEXEC, 3) : device_map_create(FILTER);
 	if (map < 0)
 		return fail(f, "filter devices", "bpf: a map");
-	for (size_t i = 0; i < ARRAY_SIZE(always); i++)
+	for (size_t i = 0; count == 1 && i < ARRAY_SIZE(always); i++)
 		if (device_map_set(map, always[i], 7))
 			return fail(f, "filter devices", "bpf: a map's update");
 	program = program_load(map);

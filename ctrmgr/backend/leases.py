@@ -53,6 +53,11 @@ def held() -> list[Lease]:
     return [Lease(file) for file in state.entries(folder()) if file.count(" ") == 3]
 
 
+def stale() -> list[Lease]:
+    """Those that nobody has what they are for. Who looks removes none."""
+    return [lease for lease in held() if _is_stale(lease, "")]
+
+
 def take(instance: str, rows: Sequence[Sequence[str]]) -> None:
     """Take what the `lease` rows of a plan or device name, all or nothing; the caller holds the instance's lock.
 

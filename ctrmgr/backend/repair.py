@@ -157,7 +157,7 @@ def _clean(name: str, run: str) -> spawn.Report:
     fd = os.memfd_create("plan")
     try:
         os.write(fd, state.dump_flat(rows))
-        return spawn.monitor("clean", f"/proc/self/fd/{fd}", home, run)
+        return spawn.monitor("clean", f"/proc/self/fd/{fd}", home if os.path.isdir(home) else run, run)
     finally:
         os.close(fd)
 

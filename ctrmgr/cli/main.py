@@ -22,6 +22,7 @@ VERBS = {
     "delete": "delete",
     "detach-device": "device",
     "device": "devices",
+    "doctor": "doctor",
     "exec": "exec",
     "freeze": "power",
     "help": "help",

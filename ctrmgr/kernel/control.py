@@ -16,6 +16,7 @@ from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, Sp
 
 VERSION = 1
 STATUS, ATTACH, DETACH, DEVICES, STOP, KILL, FREEZE, THAW, ENTER, SIGNAL, WAIT, LIMIT = range(1, 13)
+MEND_FILTER, MEND_NODE = 20, 21
 NAMES = (
     *(
         "",
@@ -32,6 +33,9 @@ NAMES = (
         "wait",
         "limit",
     ),
+    *[""] * 7,
+    "mend_filter",
+    "mend_node",
 )
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")

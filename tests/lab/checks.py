@@ -316,6 +316,19 @@ def the_hosts_nodes_are_untouched() -> None:
 
 
 @check
+def the_doctor_finds_nothing_wrong() -> None:
+    said = ctr("doctor").stdout.splitlines()
+    for line in ("host: cgroups: pure cgroup2", "host: open-fds: open-fds: revoked", "c1: all: runs well"):
+        assert f"ok      {line}" in said, said
+    ctr("attach-device", "c1", "it", "type=unix-char", f"source={GPU}")
+    sh(f"rm {GPU}")
+    assert "is gone" in ctr("doctor", "c1", code=5).stdout
+    assert ctr("doctor", "c1", "--fix").stdout.startswith("mended ")
+    sh(f"exec 3<>{GPU}")
+    ctr("detach-device", "c1", "it")
+
+
+@check
 def the_bridge_carries() -> None:
     """An address of one's own, and the host answers."""
     ctr("launch", "builtin:busybox", "net")

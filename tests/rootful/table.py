@@ -129,7 +129,7 @@ class FenceSet(Structure):
 
 OPERATIONS: dict[type[Structure], tuple[int, int]] = {
     CgroupCreate: (1, 1), CgroupWrite: (1, 1), CgroupRemove: (1, 1), Idmap: (1, 1), Layer: (1, 2), Overlay: (3, 40),
-    Dev: (0, 0), Node: (2, 2), Revoke: (2, 2), Program: (1, 1), Allow: (1, 1), Deny: (1, 1), KernelMounts: (1, 1),
+    Dev: (0, 0), Node: (2, 2), Revoke: (2, 2), Program: (1, 2), Allow: (1, 1), Deny: (1, 1), KernelMounts: (1, 1),
     Mask: (2, 2), Console: (2, 2), Link: (1, 1), Inside: (0, 0), Fence: (2, 2),
     FenceSet: (1, 1),
 }  # fmt: skip
