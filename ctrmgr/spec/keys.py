@@ -93,8 +93,8 @@ REFUSED = (
               "cluster.evacuate"),
     *_refused("there are no snapshots yet", "snapshots.schedule", "snapshots.schedule.stopped", "snapshots.pattern",
               "snapshots.expiry", "snapshots.expiry.manual"),
-    *_refused("NVIDIA's runtime hook is not called: give the devices themselves", "nvidia.runtime",
-              "nvidia.driver.capabilities", "nvidia.require.cuda", "nvidia.require.driver"),
+    *_refused("a gpu device says it itself: `driver.capabilities`", "nvidia.driver.capabilities"),
+    *_refused("what an image wants of NVIDIA's driver is not compared yet", "nvidia.require.cuda", "nvidia.require.driver"),
     *_refused("nothing of ctrmgr runs at boot or shutdown yet", "boot.autostart.delay", "boot.autostart.priority",
               "boot.stop.priority", "boot.host_shutdown_action", "boot.debug_edk2"),
     *_refused("instances are not protected yet", "security.protection.delete", "security.protection.shift",
@@ -107,6 +107,7 @@ REFUSED = (
 )  # fmt: skip
 
 INERT = (
+    Key("nvidia.runtime", "boolean", "a gpu device brings NVIDIA's files by itself (its `driver.capabilities`)", inert=True),
     Key("user.*", "string", "anything; read by people and programs of your own", inert=True),
     Key("image.*", "string", "what the image says about itself", inert=True),
     Key("volatile.*", "string", "what another host noted down; not taken over", inert=True),
