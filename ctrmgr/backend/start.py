@@ -104,7 +104,7 @@ def _rows(path: str) -> list[list[str]]:
 
 def changed(rows: Sequence[Sequence[str]]) -> bool:
     """Whether a file by which the devices of these rows are known has another text now."""
-    return any(row[0] == "identity" and sysfs.text(row[2]) != row[3] for row in rows)
+    return any(row[0] == "identity" and sysfs.known(row[2]) != row[3] for row in rows)
 
 
 def _mended(name: str, report: spawn.Report, mends: list[Mend]) -> Mend | None:

@@ -106,8 +106,8 @@ def by_product(each: Found, value: str) -> bool:
 
 
 def identity(root: str, *files: str) -> list[tuple[str, str]]:
-    """Files with the text that they have now, paths as on the machine; that of the boot is always among them."""
-    return [(file, sysfs.text(root.rstrip("/") + file)) for file in (BOOT, *files)]
+    """Files with the text that they have now, folders (`…/`) with their names; that of the boot is always among them."""
+    return [(file, sysfs.known(root.rstrip("/") + file)) for file in (BOOT, *files)]
 
 
 def of_class(root: str, name: str) -> str:

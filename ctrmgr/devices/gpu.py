@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ctrmgr.host.gpu import Gpu
 
 live = True
+ALL = ("/sys/class/drm/", "/proc/driver/nvidia/gpus/")
+"""Where another GPU would be."""
 
 
 def _type(value: str) -> str:
@@ -70,7 +72,8 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
         return gpu_parts.resolved([named], values, root)
     if kind == "sriov":
         every = [each for each in every if each.function and each.function.physfn and each.nodes]
-    return gpu_parts.resolved([(each, None) for each in _chosen(every, wanted, kind)], values, root)
+    folders = ALL if not wanted or "count" in wanted else ()
+    return gpu_parts.resolved([(each, None) for each in _chosen(every, wanted, kind)], values, root, folders)
 
 
 def _chosen(every: list[Gpu], wanted: dict[str, str], kind: str) -> list[Gpu]:

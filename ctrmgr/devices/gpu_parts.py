@@ -10,7 +10,7 @@ from ctrmgr.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ctrmgr.host.gpu import Gpu, Part
     from ctrmgr.host.sysfs import Node
@@ -33,12 +33,15 @@ def own_nodes(gpu: Gpu, part: Part | None, *, kms: bool) -> list[Node]:
     return [node for node in nodes if kms or node.role != "card"]
 
 
-def resolved(chosen: list[Which], values: Mapping[str, str], root: str) -> Resolved:
-    """All that these GPUs and parts are made of. Raises HostError when a driver is not ready for them."""
+def resolved(chosen: list[Which], values: Mapping[str, str], root: str, folders: Sequence[str] = ()) -> Resolved:
+    """All that these GPUs and parts are made of. Raises HostError when a driver is not ready for them.
+
+    `folders` are those whose names say whether there are as many as there were.
+    """
     kms = values.get("kms") == "true"
     wanted = gpu_nvidia.wanted(values.get("driver.capabilities", ""))
     nodes: dict[str, Node] = {}
-    identity: list[str] = []
+    identity: list[str] = list(folders)
     lease: list[str] = []
     for gpu, part in chosen:
         own = own_nodes(gpu, part, kms=kms)

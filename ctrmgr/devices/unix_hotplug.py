@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from ctrmgr.devices import choose, fields
 from ctrmgr.devices.driver import Field, Resolved
-from ctrmgr.devices.rows import ALWAYS
+from ctrmgr.devices.usb import plugged
 from ctrmgr.edits import ContainerEdits, DeviceNode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ctrmgr.host.usb import UsbDevice
 
 live = True
 FIELDS = {
@@ -29,7 +31,8 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
     wanted = {key: values[key] for key in ("vendorid", "productid", "serial", "subsystem") if values.get(key)}
     if not wanted:
         raise ValueError("it says neither `vendorid`, `productid`, `serial` nor `subsystem`")
-    sticks = [each for each in usb.devices(root) if each.children]
+    every = usb.devices(root)
+    sticks = [each for each in every if each.children]
     found = [
         (each, child.node)
         for each in sticks
@@ -41,6 +44,11 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
         raise choose.missing("unix-hotplug", wanted, sticks)
     return Resolved(
         ContainerEdits(device_nodes=[DeviceNode(node.path, type=node.kind[0]) for _, node in found]),
-        identity=choose.identity(root, ALWAYS),
+        identity=choose.identity(root, *plugged(every), *(f"/sys/class/{kind}/" for kind in _kinds(every))),
         lease=[f"node:{node.path}" for _, node in found],
     )
+
+
+def _kinds(every: list[UsbDevice]) -> list[str]:
+    """The classes of what they bring: a driver that is loaded later adds to one of them."""
+    return sorted({child.subsystem for each in every for child in each.children} | {"tty", "block", "hidraw"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from ctrmgr.devices import choose, fields
 from ctrmgr.devices.driver import Field, Resolved
-from ctrmgr.devices.rows import ALWAYS
 from ctrmgr.edits import ContainerEdits, DeviceNode
 
 TYPE_CHECKING = False
@@ -39,9 +38,14 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
         raise choose.missing("usb", wanted, usual)
     return Resolved(
         ContainerEdits(device_nodes=[DeviceNode(node.path, type="c") for _, node in found]),
-        identity=choose.identity(root, ALWAYS),
+        identity=choose.identity(root, *plugged(every)),
         lease=[id for each, node in found for id in (f"usb:{each.id}", f"node:{node.path}")],
     )
+
+
+def plugged(every: list[UsbDevice]) -> list[str]:
+    """Files that tell whether anything was plugged in or out: a socket has the next number with every device in it."""
+    return ["/sys/bus/usb/devices/", *(f"/sys/bus/usb/devices/{each.name}/devnum" for each in every)]
 
 
 def _by_id(each: UsbDevice, value: str) -> bool:

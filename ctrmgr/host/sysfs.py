@@ -42,6 +42,11 @@ def text(path: str) -> str:
     return clean(data.decode("utf-8", "replace"))
 
 
+def known(path: str) -> str:
+    """What a device is known again by: a file's text, or with a slash at the end of the path the names in a folder."""
+    return " ".join(names(path)) if path.endswith("/") else text(path)
+
+
 def clean(words: str) -> str:
     """Printable letters, newlines and blanks; everything else is a `?`."""
     words = words.strip("\0 \t\r\n")

@@ -107,7 +107,12 @@ REFUSED = (
 )  # fmt: skip
 
 INERT = (
-    Key("nvidia.runtime", "boolean", "a gpu device brings NVIDIA's files by itself (its `driver.capabilities`)", inert=True),
+    Key(
+        "nvidia.runtime",
+        "boolean",
+        "a gpu device brings NVIDIA's files by itself (its `driver.capabilities`)",
+        inert=True,
+    ),
     Key("user.*", "string", "anything; read by people and programs of your own", inert=True),
     Key("image.*", "string", "what the image says about itself", inert=True),
     Key("volatile.*", "string", "what another host noted down; not taken over", inert=True),

@@ -11,7 +11,7 @@ import pytest
 
 from ctrmgr.devices import rows
 from ctrmgr.errors import CtrmgrError, HostError, NotFoundError, SpecError
-from ctrmgr.host import libraries
+from ctrmgr.host import libraries, sysfs
 from ctrmgr.spec import device
 from tests import trees
 
@@ -65,6 +65,13 @@ def test_all_gpus_leave_out_what_has_no_render_node(machine: Machine) -> None:
     both = ["/dev/nvidia0", "/dev/dri/renderD128", *NVIDIA, "/dev/nvidia1", "/dev/dri/renderD129"]
     assert bare(root) == bare(root, count="all") == both
     assert bare(root, vendorid="10de", count="2") == both
+
+
+def test_all_gpus_are_known_by_how_many_there_are(machine: Machine) -> None:
+    root = machine("nvidia")
+    (row,) = (row for row in planned(root, driver__capabilities="none") if row[2] == "/proc/driver/nvidia/gpus/")
+    assert set(row[3].split()) == {FIRST, SECOND} and row[3] == sysfs.known(root + row[2])
+    assert not [row for row in planned(root, driver__capabilities="none", pci=FIRST) if row[2].endswith("/")]
 
 
 def test_the_card_only_on_demand(machine: Machine) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrmgr.backend import start
 from ctrmgr.devices import driver, rows, unix_block
 from ctrmgr.errors import CtrmgrError, HostError, NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
@@ -69,6 +70,21 @@ def test_all_usb_devices_are_no_hubs(machine: Machine) -> None:
     root = machine("usb")
     assert len(nodes(planned(root, "usb"))) == 6
     assert nodes(planned(root, "usb", vendorid="0409", productid="0058")) == ["/dev/bus/usb/003/020"]
+
+
+def test_what_is_plugged_in_is_noticed(machine: Machine) -> None:
+    root = machine("usb")
+    for found in (planned(root, "usb", vendorid="1a86"), planned(root, "unix-hotplug", subsystem="tty")):
+        identity = [row[2:] for row in found if row[0] == "identity"]
+        assert not start.changed([["identity", "d", root + file, text] for file, text in identity if text])
+        (number,) = Path(root, "sys/bus/usb/devices/1-4").resolve().glob("devnum")
+        was = number.read_text()
+        number.write_text("99\n")  # out, and in again
+        assert start.changed([["identity", "d", root + file, text] for file, text in identity if text])
+        number.write_text(was)
+        Path(root, "sys/bus/usb/devices/9-9").symlink_to("1-4")
+        assert start.changed([["identity", "d", root + file, text] for file, text in identity if text])
+        Path(root, "sys/bus/usb/devices/9-9").unlink()
 
 
 def test_an_adapter_that_is_renumbered(machine: Machine) -> None:
