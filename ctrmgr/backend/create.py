@@ -66,6 +66,12 @@ def create(wish: Wish) -> str:
     repair.sweep()
     state.make_dir(record.instances_dir())
     image = store.find(wish.image)
+    if wish.devices:
+        from ctrmgr.devices import driver
+        from ctrmgr.devices import rows as parts
+
+        known = {device: given for device, given in wish.devices.items() if given.get("type") in driver.DRIVERS}
+        wish.devices.update({device: parts.remembered(given) for device, given in known.items()})
     with state.Lock(image.path, shared=True):  # `image delete` takes it alone
         rows = compiled(wish, image)
         _wait_for_delete(name)

@@ -55,9 +55,7 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
             raise SpecError(f"device `{name}`: `{key}`: `{value}` {error}", hint=field.description) from None
         if field.refused and canonical[key] != field.default:
             raise UnsupportedError(f"device `{name}`: `{key}`: {field.refused}")
-    remembered = getattr(module, "remembered", None)
-    if remembered is not None:
-        canonical.update(remembered(canonical))
+    canonical = parts.remembered(canonical)
     return canonical, _limited(parts.rows(name, canonical))
 
 

@@ -56,6 +56,12 @@ def rows(name: str, values: Mapping[str, str], root: str = "/") -> list[Row]:
         raise _named(name, error) from None
 
 
+def remembered(values: Mapping[str, str], root: str = "/") -> dict[str, str]:
+    """The keys of a device with what is noted down when it is given by a name of today. Raises KeyError for an unknown type."""
+    note = getattr(driver.load(values["type"]), "remembered", None)
+    return {**values, **(note(values, root) if note is not None else {})}
+
+
 def _named(name: str, error: CtrmgrError) -> CtrmgrError:
     prefix = f"device `{name}`: "
     return error if error.message.startswith(prefix) else type(error)(prefix + error.message, hint=error.hint)

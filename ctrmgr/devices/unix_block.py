@@ -31,7 +31,7 @@ FIELDS = {
     **unix.FIELDS,
     "id": Field(
         fields.word,
-        "which disk it is, as `ctrmgr device list` names it; it decides where `source` leads elsewhere. Live attach notes it down",
+        "which disk it is, as `ctrmgr device list` names it; it decides where `source` leads elsewhere. Attach and launch note it down",
     ),
     "limits.read": Field(_rate, "bytes (`10MiB`) or requests (`200iops`) that may be read in a second"),
     "limits.write": Field(_rate, "the same for writing; cgroup v1 limits only what is written directly"),

@@ -198,3 +198,11 @@ def test_another_disk_under_the_number_is_refused(machine: Machine) -> None:
 def test_a_disk_that_is_not_there_is_for_the_start_to_say(machine: Machine) -> None:
     (row, _) = planned(machine("disks"), "unix-block", source="/dev/sdz", required="false")
     assert row[3] == "/dev/sdz" and row[-1] == "optional"
+
+
+def test_only_disks_have_something_to_note_down(machine: Machine) -> None:
+    root = machine("disks")
+    keys = {"type": "unix-block", "source": "/dev/sdb"}
+    assert rows.remembered(keys, root) == {**keys, "id": WD}
+    for keys in ({"type": "unix-char", "source": "/dev/sdb"}, {"type": "unix-block", "source": "/dev/sdb", "id": "x"}):
+        assert rows.remembered(keys, root) == keys
