@@ -3,6 +3,7 @@
  * ctrmgr-net: the managed bridge and its NAT rules. Runs when the bridge is first needed, not at
  * every start. Every step may be repeated, and two at once meet in the kernel, not here. */
 #include "netlink.h"
+#include "shape.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,7 +27,10 @@ enum { EXIT_SPEC = 2, EXIT_NOT_FOUND = 3, EXIT_CONFLICT = 4, EXIT_HOST = 5, EXIT
 #define USAGE \
 	"usage: ctrmgr-net up BRIDGE IPV4/LENGTH|none IPV6/LENGTH|none [--nat]\n" \
 	"       ctrmgr-net down BRIDGE\n" \
-	"       ctrmgr-net status BRIDGE\n"
+	"       ctrmgr-net status BRIDGE\n" \
+	"       ctrmgr-net limit LINK INGRESS EGRESS PRIORITY|none\n" \
+	"       ctrmgr-net limits LINK\n" \
+	"       ctrmgr-net can-limit\n"
 
 struct network {
 	const char *bridge;
@@ -299,6 +303,52 @@ static int status(struct netlink *n, const char *bridge)
 	return 0;
 }
 
+static uint64_t number(const char *text)
+{
+	char *end;
+	unsigned long long value = strtoull(text, &end, 10);
+
+	if (text[0] < '0' || text[0] > '9' || *end)
+		fail(EXIT_SPEC, "`%s` is not a number", text);
+	return value;
+}
+
+/* Rates in bits a second, of what goes to the instance and of what it sends; 0 is none. */
+static int limit(char **words)
+{
+	struct net_shape shape = {.ingress = number(words[1]), .egress = number(words[2])};
+	const char *failed;
+	int error;
+
+	snprintf(shape.link, sizeof(shape.link), "%.15s", words[0]);
+	shape.prioritized = strcmp(words[3], "none") != 0;
+	shape.priority = shape.prioritized ? (uint32_t)number(words[3]) : 0;
+	error = net_shape(&shape, &failed);
+	check(error, failed, words[0]);
+	return 0;
+}
+
+static int limits(const char *name)
+{
+	struct net_shape shape = {0};
+
+	snprintf(shape.link, sizeof(shape.link), "%.15s", name);
+	check(net_shape_read(&shape), "find the link", name);
+	printf("%llu %llu ", (unsigned long long)shape.ingress, (unsigned long long)shape.egress);
+	printf(shape.prioritized ? "%u\n" : "none\n", shape.priority);
+	return 0;
+}
+
+static int can_limit(void)
+{
+	const char *failed;
+	int error = net_shape_probe(&failed);
+
+	if (error)
+		fail(EXIT_HOST, "%s: %s", failed, strerror(-error));
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct network net = {0};
@@ -306,6 +356,12 @@ int main(int argc, char **argv)
 	const char *verb = argc > 1 ? argv[1] : "";
 	bool is_up = !strcmp(verb, "up"), has_nat = argc == 6 && !strcmp(argv[5], "--nat");
 
+	if (argc == 6 && !strcmp(verb, "limit"))
+		return limit(argv + 2);
+	if (argc == 3 && !strcmp(verb, "limits"))
+		return limits(argv[2]);
+	if (argc == 2 && !strcmp(verb, "can-limit"))
+		return can_limit();
 	if (is_up ? argc != 5 && !has_nat : argc != 3) {
 		fputs(USAGE, stderr);
 		return EXIT_SPEC;

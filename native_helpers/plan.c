@@ -203,6 +203,12 @@ static bool link_row(struct plan *p, char **field)
 	return number32(field[5], 10, &p->mtu);
 }
 
+static bool link_limit_row(struct plan *p, char **field)
+{
+	return number(field[2], 10, UINT64_MAX, &p->ingress) && number(field[3], 10, UINT64_MAX, &p->egress) &&
+	       number32(field[4], 10, &p->priority);
+}
+
 static bool address_row(struct plan_address *list, size_t *count, size_t max, char **field, bool prefix)
 {
 	struct plan_address *a = &list[*count];
@@ -284,6 +290,8 @@ static int row(struct plan *p, char **field, size_t count)
 		return count == 5 && file_row(p, field + 1);
 	if (!strcmp(key, "link"))
 		return count == 6 && link_row(p, field);
+	if (!strcmp(key, "link-limit"))
+		return count == 5 && link_limit_row(p, field);
 	if (!strcmp(key, "address"))
 		return count == 4 && address_row(p->address, &p->addresses, PLAN_ADDRESSES, field, true);
 	if (!strcmp(key, "gateway"))
@@ -325,6 +333,7 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 	plan->stop_timeout = 30;
 	plan->confinement.capabilities = CONFINEMENT_NONE.capabilities;
 	plan->console_size = 1 << 20;
+	plan->priority = UINT32_MAX;
 	errno = EINVAL;
 	while ((count = flat_row(&cursor, field, FIELDS)) > 0) {
 		line++;

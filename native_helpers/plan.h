@@ -70,6 +70,8 @@ struct plan {
 	enum plan_net net;
 	char *bridge, *host_link, *inner_link, *mac;
 	unsigned mtu;
+	uint64_t ingress, egress; /* bits in a second; 0: no limit */
+	uint32_t priority;        /* of what it sends; UINT32_MAX: as it is */
 	struct plan_address address[PLAN_ADDRESSES], gateway[PLAN_GATEWAYS];
 	size_t addresses, gateways;
 	char *argument[PLAN_WORDS], *env[PLAN_WORDS];

@@ -2,6 +2,7 @@
 #include "priv.h"
 
 #include "priv_net.h"
+#include "shape.h"
 
 #include <sys/fsuid.h>
 
@@ -46,6 +47,8 @@ const struct priv_operation priv_operations[] = {
 	   "policy"),
 	OP(PRIV_INSIDE, priv_inside, net_inside, 0, 0, 0,
 	   "loopback, addresses and routes of the namespace that the caller is in"),
+	OP(PRIV_SHAPE, priv_shape, net_shape, 0, 0, 0,
+	   "slows down one end of a veth pair; whose pair is the server's policy"),
 	OP(PRIV_FENCE, priv_fence, priv_fence, 2, 2, 1,
 	   "programs that can only refuse, and only processes in a cgroup that the caller holds; the kernel verifies "
 	   "them, so "
@@ -107,4 +110,15 @@ int priv_inside(const void *request, const int in[], int count, int out[], struc
 	(void)in, (void)count, (void)out;
 	errno = -error;
 	return error ? fail(f, "set the network up inside", "%s", failed) : 0;
+}
+
+int priv_shape(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct net_shape *shape = request;
+	const char *failed;
+	int error = net_shape(shape, &failed);
+
+	(void)in, (void)count, (void)out;
+	errno = -error;
+	return error ? fail(f, "limit the network link", "%s: `%.15s`", failed, shape->link) : 0;
 }

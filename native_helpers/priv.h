@@ -38,6 +38,7 @@ enum priv_number {
 	PRIV_CONSOLE = 15,
 	PRIV_LINK = 16,
 	PRIV_INSIDE = 17,
+	PRIV_SHAPE = 18,
 	PRIV_FENCE = 28,
 	PRIV_FENCE_SET = 29,
 };
@@ -142,7 +143,8 @@ struct priv_console {
 };
 
 /* PRIV_LINK: struct net_link, in: network namespace of the instance.
- * PRIV_INSIDE: struct net_inside, called in that namespace. */
+ * PRIV_INSIDE: struct net_inside, called in that namespace.
+ * PRIV_SHAPE: struct net_shape. */
 
 struct priv_operation {
 	const char *name;
@@ -188,6 +190,7 @@ PRIV_OPERATION(priv_mask);
 PRIV_OPERATION(priv_console);
 PRIV_OPERATION(priv_link);
 PRIV_OPERATION(priv_inside);
+PRIV_OPERATION(priv_shape);
 PRIV_OPERATION(priv_fence);
 PRIV_OPERATION(priv_fence_set);
 

@@ -4,6 +4,7 @@
 #include "start.h"
 
 #include "priv_net.h"
+#include "shape.h"
 
 #include <arpa/inet.h>
 #include <sched.h>
@@ -105,6 +106,17 @@ static bool to_address(const struct plan_address *from, struct address *to)
 	return inet_pton(to->family, from->address, to->bytes) == 1;
 }
 
+static int limit_link(const struct plan *p, struct failure *f)
+{
+	struct net_shape shape = {.ingress = p->ingress,
+				  .egress = p->egress,
+				  .priority = p->priority,
+				  .prioritized = p->priority != UINT32_MAX};
+
+	snprintf(shape.link, sizeof(shape.link), "%.15s", p->host_link);
+	return priv_call(PRIV_SHAPE, &shape, sizeof(shape), NULL, 0, NULL, f);
+}
+
 static int link_up(struct monitor *m, struct net_inside *inside, struct failure *f)
 {
 	const struct plan *p = &m->plan;
@@ -125,7 +137,9 @@ static int link_up(struct monitor *m, struct net_inside *inside, struct failure 
 	for (size_t i = 0; i < p->gateways; i++)
 		if (!to_address(&p->gateway[i], &inside->gateway[inside->gateways++]))
 			return fail(f, "read the plan", "`%s` is no address", p->gateway[i].address);
-	return PRIV_CALL(PRIV_LINK, &link, NULL, f, netns);
+	if (PRIV_CALL(PRIV_LINK, &link, NULL, f, netns))
+		return -1;
+	return p->ingress || p->egress || p->priority != UINT32_MAX ? limit_link(p, f) : 0;
 }
 
 static int plan_devices(struct start *s, struct failure *f)

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from ctrmgr.errors import CtrmgrError
+from ctrmgr.errors import CtrmgrError, HelperError
 from ctrmgr.host import cgroup
-from ctrmgr.plan import limits
+from ctrmgr.kernel import spawn
+from ctrmgr.plan import limits, link_limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,9 +57,31 @@ def read(own: Record, plan: Rows) -> list[dict[str, object]]:
                 "enforced": limits.holds(file, planned, text),
             }
         )
+    found += _links(plan)
     for key, reason in _left_out(own):
         found.append({"key": key, "file": "", "value": reason, "hierarchy": "", "enforced": False})
     return found
+
+
+def _links(plan: Rows) -> Iterator[dict[str, object]]:
+    wanted = link_limits.of(plan)
+    for row in plan:
+        if row[0] != "link" or row[3] not in wanted:
+            continue
+        try:
+            actual = spawn.ask("ctrmgr-net", ("limits", row[2])).split()
+        except HelperError:
+            actual = ["", "", ""]  # it is ending: its link is gone
+        names = (("ingress", "sch_tbf"), ("egress", "cls_bpf"), ("priority", "cls_bpf"))
+        for (direction, what), asked, none, now in zip(names, wanted[row[3]], link_limits.NONE, actual, strict=True):
+            if asked != none:
+                yield {
+                    "key": f"{row[3]}.limits.{direction}",
+                    "file": what,
+                    "value": now,
+                    "hierarchy": row[2],
+                    "enforced": now == asked,
+                }
 
 
 def _device_key(device: str, file: str, planned: str) -> str:

@@ -7,10 +7,10 @@ import os
 
 from ctrmgr import state
 from ctrmgr.backend import record
-from ctrmgr.errors import HostError
+from ctrmgr.errors import HelperError, HostError
 from ctrmgr.host.machine import Host
-from ctrmgr.kernel import control
-from ctrmgr.plan import limits
+from ctrmgr.kernel import control, spawn
+from ctrmgr.plan import limits, link_limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,9 +46,18 @@ def change_limits(name: str, old: Rows, new: Rows) -> None:
     wanted = [row for row in limits.changes(old, new, host) if row[1] in joined]
     try:
         _write(name, wanted)
+        _shape(name, old, new)
     except HostError:
         _write(name, [row for row in limits.changes(new, old, host) if row[1] in joined])
         raise
+
+
+def _shape(name: str, old: Rows, new: Rows) -> None:
+    for words in link_limits.changes(old, new):
+        try:
+            spawn.run("ctrmgr-net", words)
+        except HelperError as error:
+            raise HostError(f"`{name}`: {error.message}", hint="the limits are as they were") from None
 
 
 def _write(name: str, rows: Rows) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr.devices.driver import Field
+from ctrmgr.units import bit_rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +62,20 @@ def _bridge(value: str) -> str:
     return value
 
 
+def rate(value: str) -> str:
+    """Bits in a second, 8000 or more."""
+    found = bit_rate(value)
+    if found < 8000:
+        raise ValueError("is less than 8kbit: that carries no packet")
+    return str(found)
+
+
+def _priority(value: str) -> str:
+    if not (value.isascii() and value.isdecimal()) or int(value) > 0xFFFFFFFE:
+        raise ValueError("is not a number of 32 bits")
+    return str(int(value))
+
+
 def _flag(value: str) -> str:
     if value not in ("true", "false"):
         raise ValueError("is not a boolean: true or false")
@@ -69,6 +84,10 @@ def _flag(value: str) -> str:
 
 LATER = "it is not done yet"
 FIELDS = {
+    "limits.ingress": Field(rate, "bits in a second that reach it (`100Mbit`); what is more waits"),
+    "limits.egress": Field(rate, "bits in a second that it may send; what is more is dropped"),
+    "limits.max": Field(rate, "the same for both, each"),
+    "limits.priority": Field(_priority, "priority of the packets that it sends"),
     "network": Field(_bridge, f"managed network to be on: `{BRIDGE}`"),
     "nictype": Field(_type, "`bridged` (with `parent`), or `host`: no network of its own (ours)"),
     "parent": Field(_bridge, f"bridge, for `nictype: bridged`: `{BRIDGE}`"),
@@ -81,8 +100,7 @@ FIELDS = {
         name: Field(str, "known from LXD and Incus", refused=LATER)
         for name in (
             "boot.priority", "gvrp", "host_name", "ipv4.gateway", "ipv4.host_address", "ipv4.host_table", "ipv4.neighbor_probe", "ipv4.routes",
-            "ipv4.routes.external", "ipv6.gateway", "ipv6.host_address", "ipv6.host_table", "ipv6.neighbor_probe", "ipv6.routes", "ipv6.routes.external", "limits.egress",
-            "limits.ingress", "limits.max", "limits.priority", "maas.subnet.ipv4", "maas.subnet.ipv6", "mode", "queue.tx.length",
+            "ipv4.routes.external", "ipv6.gateway", "ipv6.host_address", "ipv6.host_table", "ipv6.neighbor_probe", "ipv6.routes", "ipv6.routes.external", "maas.subnet.ipv4", "maas.subnet.ipv6", "mode", "queue.tx.length",
             "security.acls", "security.acls.default.egress.action", "security.acls.default.egress.logged", "security.acls.default.ingress.action",
             "security.acls.default.ingress.logged", "vlan", "vlan.tagged", "acceleration", "nested", "io.bus", "attached", "connected",
             "security.promiscuous", "security.trusted",
@@ -106,7 +124,12 @@ def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:
     if not bridge:
         raise ValueError(f"it says neither `network: {BRIDGE}` nor `nictype: bridged` with `parent: {BRIDGE}`")
     inside = values.get("name") or FIELDS["name"].default
+    if "limits.max" in values and ("limits.ingress" in values or "limits.egress" in values):
+        raise ValueError("`limits.max` says what `limits.ingress` and `limits.egress` say")
+    most = values.get("limits.max", "")
+    ingress, egress = (values.get(f"limits.{direction}", most) for direction in ("ingress", "egress"))
     return [
         ["net", "bridge"],
+        ["@limit", inside, ingress, egress, values.get("limits.priority", "")],
         ["@link", bridge, inside, values.get("hwaddr", ""), values.get("mtu", "0"), values.get("ipv4.address", "")],
     ]

@@ -261,6 +261,11 @@ def _by_step(subject: str, step: str, detail: str, code: int) -> CtrmgrError | N
             f"`{subject}`: {step}: {detail}: no cgroup controller has it here",
             hint="`limits.enforcement=best-effort` goes on without what this host cannot enforce",
         )
+    if step == "limit the network link" and code in (errno.ENOENT, errno.ENOSYS, errno.EOPNOTSUPP):
+        return UnsupportedError(
+            f"`{subject}`: {detail}: {reason}",
+            hint="the kernel needs sch_tbf, sch_ingress, cls_bpf and BPF; `limits.enforcement=best-effort` goes on without",
+        )
     if step in ("find the cgroups", "freeze") and code == errno.ENOSYS:
         return UnsupportedError(f"`{subject}`: {step}: {detail}", hint="mount cgroup2 on /sys/fs/cgroup")
     return None

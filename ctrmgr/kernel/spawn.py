@@ -70,11 +70,20 @@ def monitor(verb: str, plan: str, instance: str, run: str) -> Report:
 
 def run(name: str, words: Sequence[str]) -> None:
     """Run a helper to its end. Raises HelperError with what it said on stderr."""
+    _run(name, words, 2)
+
+
+def ask(name: str, words: Sequence[str]) -> str:
+    """What a helper says on stdout. Raises HelperError when it fails; why goes to stderr."""
+    return _run(name, words, 1)
+
+
+def _run(name: str, words: Sequence[str], heard: int) -> str:
     path = helper(name)
     read, write = os.pipe2(os.O_CLOEXEC)
     say(f"spawn {path} {' '.join(words)}")
     try:
-        actions = [(os.POSIX_SPAWN_DUP2, write, 2)]
+        actions = [(os.POSIX_SPAWN_DUP2, write, heard)]
         pid = os.posix_spawn(path, [name, *words], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, file_actions=actions)
     finally:
         os.close(write)
@@ -83,9 +92,11 @@ def run(name: str, words: Sequence[str]) -> None:
         said += block
     os.close(read)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    text = said.decode(errors="replace").strip()
     if code:
-        first = said.decode(errors="replace").strip().partition("\n")[0]
+        first = text.partition("\n")[0]
         raise HelperError(first.removeprefix("error: ") or f"`{name}` ended with {code}", operation=name)
+    return text
 
 
 def become(name: str, words: Sequence[str], environment: Mapping[str, str]) -> None:

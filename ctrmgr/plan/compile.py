@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
-from ctrmgr.plan import device_limits, folders, limits, seccomp, template
+from ctrmgr.plan import device_limits, folders, limits, link_limits, seccomp, template
 from ctrmgr.spec import capabilities, device, keys, profile, values
 from ctrmgr.spec import limits as limit_keys
 
@@ -68,6 +68,7 @@ def compile_template(
     merged, found = profile.merge(specs, own, ours)
     host = Host()
     rows = build(image, merged, found, host, ignore_unsupported=ignore_unsupported)
+    rows = link_limits.possible(rows, best_effort=merged.get("limits.enforcement") == "best-effort")
     policy = seccomp.policy(merged, seccomp.default_policy())
     rows.append(["seccomp", seccomp.compiled(policy)])
     if not config and not devices and not ignore_unsupported:
@@ -134,7 +135,7 @@ def build(
     best_effort = config.get("limits.enforcement") == "best-effort"
     device_rows = device_limits.resolve(device_rows, host, best_effort=best_effort)
     rows += [row for row in device_rows if row[0] == "@ignored"]
-    rows += _network(device_rows)
+    rows += _network(device_rows, config)
     rows += _init(image, config)
     rows += _confinement(config, host)
     rows += parts.shared([row for row in device_rows if row[0] in parts.WORDS])
@@ -158,7 +159,7 @@ def _ids(config: Config) -> list[list[str]]:
     return rows
 
 
-def _network(rows: Sequence[list[str]]) -> list[list[str]]:
+def _network(rows: Sequence[list[str]], config: Config) -> list[list[str]]:
     modes = sorted({row[1] for row in rows if row[0] == "net"})
     if len(modes) > 1:
         raise SpecError("the host's network and a bridge exclude each other", hint="take one of the nic devices out")
@@ -169,7 +170,28 @@ def _network(rows: Sequence[list[str]]) -> list[list[str]]:
             raise SpecError(f"two nic devices are called `{name}` inside", hint="give one another `name`")
     if len(links) > 1:
         raise UnsupportedError("an instance has one link to a bridge for now", hint=f"take {names[1]} out")
-    return [["net", modes[0] if modes else "none"], *links]
+    found = [["net", modes[0] if modes else "none"], *links]
+    return found + _link_limits([row for row in rows if row[0] == "@limit"], config, modes)
+
+
+LINK_KEYS = ("limits.ingress", "limits.egress", "limits.network.priority")
+
+
+def _link_limits(rows: Sequence[list[str]], config: Config, modes: Sequence[str]) -> list[list[str]]:
+    """`link-limit` rows: what the nic says, or else the instance's own keys."""
+    given = [key for key in LINK_KEYS if key in config]
+    if modes == ["host"] and given:
+        raise UnsupportedError(
+            f"`{given[0]}` cannot be enforced here: an instance in the host's network has no link of its own",
+            hint="take the nic of `nictype: host` out",
+        )
+    found = []
+    for _, inside, *own in rows:
+        ingress, egress, priority = (said or config.get(key, "") for said, key in zip(own, LINK_KEYS, strict=True))
+        if ingress or egress or priority:
+            # The monitor takes the highest number for no priority of its own.
+            found.append(["link-limit", inside, ingress or "0", egress or "0", priority or link_limits.NONE[2]])
+    return found
 
 
 def _init(image: Image, config: Config) -> list[list[str]]:

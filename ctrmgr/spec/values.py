@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from ctrmgr.devices import nic
 from ctrmgr.units import size_bytes
 
 TRUE = ("true", "1", "yes", "on")
@@ -131,6 +132,11 @@ def line(value: str) -> str:
     if any(letter < " " for letter in value) or len(value.encode()) > 255:
         raise ValueError("is not one line of at most 255 bytes")
     return value
+
+
+def bits(value: str) -> str:
+    """Bits in a second."""
+    return nic.rate(value)
 
 
 def processes(value: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from ctypes import Structure, c_char, c_uint8, c_uint32
+from ctypes import Structure, c_char, c_uint8, c_uint32, c_uint64
 from pathlib import Path
 
 from tests.rootful.double import SOURCES, WARNINGS
@@ -117,6 +117,13 @@ class Inside(Structure):
     _fields_ = (("address", Address * 4), ("gateway", Address * 2), *numbers("addresses", "gateways", "link"))
 
 
+class Shape(Structure):
+    number = 18
+    _fields_ = (
+        ("link", c_char * 16), ("ingress", c_uint64), ("egress", c_uint64), *numbers("priority", "prioritized"),
+    )  # fmt: skip
+
+
 class Fence(Structure):
     number = 28
     _fields_ = (*numbers("flags"),)
@@ -131,7 +138,7 @@ OPERATIONS: dict[type[Structure], tuple[int, int]] = {
     CgroupCreate: (1, 1), CgroupWrite: (1, 1), CgroupRemove: (1, 1), Idmap: (1, 1), Layer: (1, 2), Overlay: (3, 40),
     Dev: (0, 0), Node: (2, 2), Revoke: (2, 2), Program: (1, 2), Allow: (1, 1), Deny: (1, 1), KernelMounts: (1, 1),
     Mask: (2, 2), Console: (2, 2), Link: (1, 1), Inside: (0, 0), Fence: (2, 2),
-    FenceSet: (1, 1),
+    FenceSet: (1, 1), Shape: (0, 0),
 }  # fmt: skip
 """How many descriptors each takes."""
 
@@ -142,7 +149,7 @@ class Table:
     def __init__(self, folder: Path) -> None:
         self.program = folder / "priv-driver"
         names = (
-            "priv", "priv_cgroup", "priv_device", "priv_fence", "priv_mount", "priv_net", "priv_program", "btf", "netlink",
+            "priv", "priv_cgroup", "priv_device", "priv_fence", "priv_mount", "priv_net", "priv_program", "btf", "netlink", "shape",
         )  # fmt: skip
         sources = [Path(__file__).with_name("priv_driver.c"), *(SOURCES / f"{name}.c" for name in names)]
         subprocess.run(["cc", *WARNINGS, *FLAGS, f"-I{SOURCES}", "-o", self.program, *sources], check=True)

@@ -46,7 +46,7 @@ class Namespace:
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("bin") / "ctrmgr-net", ["net.c", "netlink.c"])
+    return build(tmp_path_factory.mktemp("bin") / "ctrmgr-net", ["net.c", "netlink.c", "shape.c"])
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ from tests.rootful.table import (
     Overlay,
     Program,
     Revoke,
+    Shape,
     Table,
 )  # fmt: skip
 
@@ -397,6 +398,23 @@ def test_names_of_links(table: Table, opened: Opened, name: bytes) -> None:
         assert table.refuses(Link(**names), netns) == errno.EINVAL
     assert table.refuses(Link(bridge=b"nosuch", host=b"h0", inside=b"i0"), netns) == errno.ENODEV
     assert table.refuses(Link(bridge=b"lo", host=b"h0", inside=b"i0"), netns) == errno.EMEDIUMTYPE
+
+
+@pytest.mark.parametrize(
+    ("shape", "error"),
+    [
+        (Shape(link=b"", egress=8000), errno.EINVAL),
+        (Shape(link=b"x" * 16, egress=8000), errno.EINVAL),
+        (Shape(link=b"nosuch", egress=8000), errno.ENODEV),
+        (Shape(link=b"lo", egress=8000), errno.EMEDIUMTYPE),
+        (Shape(link=b"lo", ingress=8000), errno.EMEDIUMTYPE),
+        (Shape(link=b"lo"), errno.EMEDIUMTYPE),
+        (Shape(link=b"lo", egress=7999), errno.EINVAL),
+        (Shape(link=b"lo", ingress=1), errno.EINVAL),
+    ],
+)
+def test_limits_of_links_that_are_no_pairs(table: Table, shape: Shape, error: int) -> None:
+    assert table.refuses(shape) == error
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Limits of an instance's network link: what changes them, and whether this kernel has what carries them out."""
+
+from __future__ import annotations
+
+from ctrmgr.errors import HelperError, UnsupportedError
+from ctrmgr.kernel import spawn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Rows = Sequence[Sequence[str]]
+
+NONE = ("0", "0", "4294967295")
+"""Ingress and egress in bits a second, priority: a link without limits."""
+
+
+def possible(rows: list[list[str]], *, best_effort: bool) -> list[list[str]]:
+    """The rows, after this kernel was tried. Raises UnsupportedError, unless `best_effort`: then `@ignored` says why not."""
+    if not any(row[0] == "link-limit" for row in rows):
+        return rows
+    try:
+        spawn.run("ctrmgr-net", ("can-limit",))
+    except HelperError as error:
+        if not best_effort:
+            raise UnsupportedError(
+                f"`limits.ingress` and `limits.egress` cannot be enforced here: {error.message}",
+                hint="the kernel needs sch_tbf, sch_ingress, cls_bpf and BPF; `limits.enforcement: best-effort` goes on without",
+            ) from None
+        ignored = [["@ignored", f"{row[1]}.limits", error.message] for row in rows if row[0] == "link-limit"]
+        return [row for row in rows if row[0] != "link-limit"] + ignored
+    return rows
+
+
+def of(plan: Rows) -> dict[str, tuple[str, str, str]]:
+    """Link inside → ingress, egress, priority."""
+    return {row[1]: (row[2], row[3], row[4]) for row in plan if row[0] == "link-limit"}
+
+
+def changes(old: Rows, new: Rows) -> Iterator[tuple[str, ...]]:
+    """What `ctrmgr-net` is told, to take a running instance from the limits of one plan to those of another."""
+    before, after = of(old), of(new)
+    for row in new:
+        if row[0] == "link" and before.get(row[3]) != after.get(row[3]):
+            ingress, egress, priority = after.get(row[3], NONE)
+            yield ("limit", row[2], ingress, egress, "none" if priority == NONE[2] else priority)
