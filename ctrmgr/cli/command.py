@@ -32,12 +32,21 @@ class Option:
 class Argument:
     """A positional argument: `required`, or at most one, or (`repeat`) any number."""
 
-    __slots__ = ("complete", "help", "name", "repeat", "required")
+    __slots__ = ("complete", "distant", "help", "name", "repeat", "required")
 
     def __init__(
-        self, name: str, help: str, *, required: bool = True, repeat: bool = False, complete: str = ""
+        self,
+        name: str,
+        help: str,
+        *,
+        required: bool = True,
+        repeat: bool = False,
+        complete: str = "",
+        distant: bool = False,
     ) -> None:
         self.name, self.help, self.required, self.repeat = name, help, required, repeat
+        self.distant = distant or complete == "instance"
+        """Whether a colon in it means another machine (`host2:c1`)."""
         self.complete = complete
         """What shells complete here: `instance`, `image`, `profile`, `device`, `device-kind`, `cdi`, `remote`, `file` or nothing."""
 
@@ -145,6 +154,16 @@ def parse(command: Command, words: list[str]) -> Args:
     if not args.flag("help"):
         check_count(command, args)
     return args
+
+
+def names_remote(command: Command, args: Args) -> bool:
+    """Whether a word that stands for an instance is on another machine."""
+    for index, argument in enumerate(command.arguments):
+        if argument.distant:
+            for word in args.positional[index:] if argument.repeat else args.positional[index : index + 1]:
+                if ":" in word:
+                    return True
+    return False
 
 
 def check_count(command: Command, args: Args) -> None:

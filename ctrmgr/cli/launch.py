@@ -81,7 +81,7 @@ def show_plan(asked: create.Wish) -> None:
 
 ARGUMENTS = (
     Argument("IMAGE", "an alias, fingerprint or `builtin:busybox`", complete="image"),
-    Argument("NAME", "its name; without one it gets one", required=False),
+    Argument("NAME", "its name, or REMOTE:NAME; without one it gets one", required=False, distant=True),
 )
 OPTIONS = (
     Option("profile", "apply this profile, not `default`; several in order", short="p", metavar="PROFILE", repeat=True),

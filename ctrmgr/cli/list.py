@@ -28,6 +28,14 @@ COMMANDS = (
         "list",
         "list instances",
         run_list,
-        arguments=(Argument("PART", "only names with this in them", required=False, repeat=True),),
+        arguments=(
+            Argument(
+                "PART",
+                "only names with this in them; REMOTE: is all of a remote's",
+                required=False,
+                repeat=True,
+                distant=True,
+            ),
+        ),
     ),
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ctrmgr.cli.command import Command, parse
+from ctrmgr.cli.command import Command, names_remote, parse
 from ctrmgr.errors import CtrmgrError, SpecError
 
 TYPE_CHECKING = False
@@ -98,6 +98,10 @@ def run(words: list[str]) -> int:
         from ctrmgr.kernel import control
 
         control.debug = True
+    if names_remote(command, args):
+        from ctrmgr.cli import distant
+
+        return distant.run(command, args) or 0
     return command.run(args) or 0
 
 

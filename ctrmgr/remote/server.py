@@ -28,8 +28,16 @@ def quoted(word: str) -> str:
     )
 
 
+BUSY = ("matching non-reusable operation", "nstance is busy running")
+"""How LXD says that somebody else changes an instance at this moment."""
+
+
+class UnknownError(NotFoundError):
+    """The server has no such object (404)."""
+
+
 class StaleError(BackendError):
-    """Somebody has changed the object since we read it (412)."""
+    """Somebody has changed the object since we read it (412), or is about to."""
 
 
 class OperationError(BackendError):
@@ -85,10 +93,10 @@ class Server:
         """The error for a status of 300 or more."""
         reason = self.reason(answer)
         if answer.status == 404:
-            return NotFoundError(f"`{self.name}`: {reason}")
+            return UnknownError(f"`{self.name}`: {reason}")
         if answer.status == 409:
             return ConflictError(f"`{self.name}`: {reason}")
-        if answer.status == 412:
+        if answer.status == 412 or any(word in reason for word in BUSY):
             return StaleError(f"`{self.name}`: {reason}")
         if answer.status == 403:
             return BackendError(
@@ -110,9 +118,16 @@ class Server:
 
     def decoded(self, answer: Answer) -> Any:
         try:
-            return json.loads(answer.body)["metadata"]
+            body = json.loads(answer.body)
+            if body["type"] != "error":
+                return body["metadata"]
         except (ValueError, KeyError, TypeError):
             raise BackendError(f"`{self.name}` does not answer as LXD and Incus do", hint="is its URL right?") from None
+        # Incus answers so, with HTTP status 200, who waits for an operation that has failed.
+        reason = str(body["error"])
+        if any(word in reason for word in BUSY):
+            raise StaleError(f"`{self.name}`: {reason}")
+        raise OperationError(f"`{self.name}` refuses: {reason}", reason)
 
     def get_tagged(self, path: str) -> tuple[Any, str]:
         """The same with its entity tag."""
@@ -157,14 +172,20 @@ class Server:
             raise OperationError(f"`{self.name}`: the operation was cancelled", "cancelled")
         if found["status_code"] >= 300:
             reason = str(found.get("err") or found["status"])
+            if any(word in reason for word in BUSY):
+                raise StaleError(f"`{self.name}`: {reason}")
             raise OperationError(f"`{self.name}` refuses: {reason}", reason)
         return found
 
     def cancel(self, operation: str) -> None:
-        """Ask for its end over a connection of its own; most cannot be ended, and then it goes on."""
+        """Ask for its end, over a connection of its own, and wait for it: what cannot be ended goes on to its own."""
         with Server(self.name, self.target, self.project) as other:
             try:
                 other.send("DELETE", f"/operations/{operation}", timeout=5)
+            except CtrmgrError:
+                pass
+            try:
+                other.send("GET", f"/operations/{operation}/wait", query={"timeout": "60"}, timeout=65)
             except CtrmgrError:
                 pass
 

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is made, configured, attached and translated on `REMOTE:NAME`."""
+
+from __future__ import annotations
+
+from ctrmgr.cli import distant
+from ctrmgr.cli.command import pairs
+from ctrmgr.errors import NotFoundError, SpecError
+from ctrmgr.remote import devices, instances, owners, registry, translate
+from ctrmgr.remote.server import Server, open_server, quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ctrmgr.cli.command import Args
+    from ctrmgr.remote.translate import Translated
+
+
+# Making
+
+
+class Asked:
+    """A launch, as the server gets it."""
+
+    def __init__(self, server: Server, name: str, image: str, profiles: list[str], made: Translated) -> None:
+        self.server, self.name, self.image, self.profiles, self.made = server, name, image, profiles, made
+
+
+def asked(args: Args) -> Asked:
+    """Everything is looked up and translated here, before anything is made."""
+    remote, name = registry.split(args.positional[1]) or ("", "")
+    if not name:
+        from ctrmgr.backend import words
+
+        name = words.pick()
+    server = open_server(remote)
+    names = [] if args.flag("no-profiles") else args.all("profile") or ["default"]
+    theirs, ours = _profiles(server, names)
+    config, own = merged(ours, pairs(args.all("config"), "KEY=VALUE"), given_devices(args))
+    made = translated(server, config, own)
+    if args.flag("ignore-unsupported"):
+        for key, reason in made.problems:
+            distant.talk(args, f"note: `{key}` was left out: {reason}")
+        made.problems = []
+    made.refuse(server.name)
+    _check_places(server, made)
+    return Asked(server, name, args.positional[0], theirs, made)
+
+
+def given_devices(args: Args) -> dict[str, dict[str, str]]:
+    """`-d NAME,KEY=VALUE,…`; which keys there are the server knows."""
+    found: dict[str, dict[str, str]] = {}
+    for word in args.all("device"):
+        name, comma, keys = word.partition(",")
+        if not comma:
+            raise SpecError(f"`-d {word}` is not NAME,KEY=VALUE,…", hint="-d fuse,type=unix-char,source=/dev/fuse")
+        found.setdefault(name, {}).update(pairs(keys.split(","), "KEY=VALUE"))
+    return found
+
+
+class Plain:
+    """A profile as it is written: what this machine could make of it does not matter."""
+
+    def __init__(self, config: dict[str, str], devices: dict[str, dict[str, str]], description: str = "") -> None:
+        self.config, self.devices, self.description = config, devices, description
+
+
+def load(path: str) -> Plain:
+    """Raises SpecError for what is no profile."""
+    from ctrmgr import source
+
+    document = source.load(path)
+    data = document.data or {}
+    if not isinstance(data, dict):
+        raise document.error((), "is not a profile: it has no keys")
+    config, own = data.get("config") or {}, data.get("devices") or {}
+    for part, values in (("config", [config]), ("devices", [own, *(own.values() if isinstance(own, dict) else ())])):
+        for each in values:
+            if not isinstance(each, dict):
+                raise document.error((part,), "is not a map")
+    every: list[tuple[tuple[str, ...], object]] = [(("config", key), value) for key, value in config.items()]
+    every += [(("devices", name, key), value) for name, keys in own.items() for key, value in keys.items()]
+    for place, value in every:
+        if not isinstance(value, str):
+            raise document.error(place, "is not text")
+    return Plain(
+        {key: str(value) for key, value in config.items()},
+        {name: {key: str(value) for key, value in keys.items()} for name, keys in own.items()},
+        str(data.get("description") or ""),
+    )
+
+
+def merged(
+    profiles: list[Plain], config: Mapping[str, str], own: Mapping[str, Mapping[str, str]]
+) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Ours in their order, then the instance's own; what takes away is kept, because the server's profiles have it."""
+    keys: dict[str, str] = {}
+    found: dict[str, dict[str, str]] = {}
+    for profile in profiles:
+        keys |= profile.config
+        found |= profile.devices
+    keys |= config
+    found |= {name: dict(values) for name, values in own.items()}
+    return keys, found
+
+
+def _profiles(server: Server, names: list[str]) -> tuple[list[str], list[Plain]]:
+    """The server's by name, and then (as the instance's own keys) ours that it does not have."""
+    from ctrmgr.plan.compile import find
+
+    known = {str(url).rpartition("/")[2].partition("?")[0] for url in server.get("/profiles")}
+    theirs: list[str] = []
+    ours: list[Plain] = []
+    for name in names:
+        if name not in known:
+            ours.append(load(find(name)))
+        elif ours:
+            raise SpecError(
+                f"profile `{name}` is the server's and comes after one of ours",
+                hint=f"name ours last, or bring them to it: `ctrmgr profile push NAME {server.name}:`",
+            )
+        else:
+            theirs.append(name)
+    return theirs, ours
+
+
+def own_keys() -> list[str]:
+    """Keys that only ctrmgr has."""
+    from ctrmgr.spec import keys
+
+    return [key.name for key in keys.KEYS.values() if key.description.startswith("ours")]
+
+
+def translated(server: Server, config: Mapping[str, str], own: Mapping[str, Mapping[str, str]]) -> Translated:
+    from ctrmgr.remote import images
+
+    return translate.translate(
+        config, own, kind=images.server_kind(server), extensions=server.extensions, ours=own_keys()
+    )
+
+
+def _check_places(server: Server, made: Translated) -> None:
+    """Networks and pools that the server does not have: it would say so only when half is done."""
+    for name, keys in made.devices.items():
+        for kind, key, where in (("nic", "network", "networks"), ("disk", "pool", "storage-pools")):
+            if keys.get("type") == kind and keys.get(key):
+                try:
+                    server.get(f"/{where}/{quoted(keys[key])}")
+                except NotFoundError:
+                    known = [str(url).rpartition("/")[2] for url in server.get(f"/{where}")]
+                    made.problems.append(
+                        (f"{name}.{key}", f"it has no `{keys[key]}`; there are: {', '.join(known) or 'none'}")
+                    )
+    made.refuse(server.name)
+
+
+def _create(args: Args, wanted: Asked) -> None:
+    server, made = wanted.server, wanted.made
+    source = _source(server, wanted.image)
+    later = {name for name, _, _ in made.names}
+    first = {name: keys for name, keys in made.devices.items() if name not in later}
+    instances.create(
+        server,
+        wanted.name,
+        source,
+        profiles=wanted.profiles,
+        config=made.config,
+        devices=first,
+        ephemeral=args.flag("ephemeral"),
+    )
+    if later:
+        instances.finish(server, wanted.name, lambda: _named(wanted, later))
+
+
+def _named(wanted: Asked, later: set[str]) -> None:
+    """Devices whose owner is a name in the image, which is there now."""
+    made = wanted.made
+    for name, key, word in made.names:
+        made.devices[name][key] = str(owners.number(wanted.server, wanted.name, key, word))
+
+    def change(data: dict[str, object]) -> None:
+        data["devices"] |= {name: made.devices[name] for name in later}  # type: ignore[operator]
+
+    instances.update(wanted.server, wanted.name, change)
+
+
+def _source(server: Server, word: str) -> dict[str, object]:
+    """`builtin:…` and `local:…` are brought to the server when it does not have them yet."""
+    from ctrmgr.remote import images
+
+    remote, colon, image = word.partition(":")
+    if not colon or remote not in ("builtin", registry.LOCAL):
+        return images.source(server, word)
+    from ctrmgr.images import store
+
+    found = store.find(word if remote == "builtin" else image)
+    alias = f"ctrmgr-{found.fingerprint[:16]}"
+    fingerprint = images.known(server, alias) or _uploaded(server, found, alias)
+    return {"type": "image", "fingerprint": fingerprint}
+
+
+def _uploaded(server: Server, found: object, alias: str) -> str:
+    import tempfile
+
+    from ctrmgr.images import exporting
+    from ctrmgr.remote import images
+
+    with tempfile.TemporaryDirectory(prefix="ctrmgr-") as folder:
+        path = f"{folder}/image.tar.gz"
+        exporting.export(found, path)  # type: ignore[arg-type]
+        return images.upload(server, path, alias)
+
+
+def run_create(args: Args) -> None:
+    wanted = asked(args)
+    if args.flag("dry-run"):
+        _show(wanted)
+        return
+    _create(args, wanted)
+    print(instances.label(wanted.server, wanted.name))
+
+
+def run_launch(args: Args) -> None:
+    wanted = asked(args)
+    if args.flag("dry-run"):
+        _show(wanted)
+        return
+    _create(args, wanted)
+    instances.finish(wanted.server, wanted.name, lambda: instances.start(wanted.server, wanted.name))
+    print(instances.label(wanted.server, wanted.name))
+
+
+def _show(wanted: Asked) -> None:
+    """What the server would get."""
+    print(_yaml(wanted.profiles, wanted.made.config, wanted.made.devices), end="")
+
+
+def _yaml(profiles: object, config: object, own: object) -> str:
+    import yaml
+
+    data = {"profiles": profiles, "config": config, "devices": own}
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+
+
+# Keys
+
+
+def config_show(args: Args) -> None:
+    server, name = distant.one(args, args.positional[0])
+    found = instances.get(server, name)
+    config = {key: value for key, value in found["config"].items() if not key.startswith(("volatile.", "image."))}
+    print(_yaml(found["profiles"], config, found["devices"]), end="")
+
+
+def config_get(args: Args) -> None:
+    server, name = distant.one(args, args.positional[0])
+    print(instances.get(server, name)["expanded_config"].get(args.positional[1], ""))
+
+
+def config_set(args: Args) -> None:
+    word, *given = args.positional
+    if len(given) == 2 and "=" not in given[0]:
+        given = ["=".join(given)]
+    if not given:
+        raise SpecError("`ctrmgr config set`: KEY=VALUE is missing")
+    server, name = distant.one(args, word)
+    made = translated(server, pairs(given, "KEY=VALUE"), {})
+    made.refuse(server.name)
+    if args.flag("dry-run"):
+        instances.get(server, name)
+        print(_yaml([], made.config, {}), end="")
+        return
+    instances.update(server, name, lambda data: data["config"].update(made.config))
+
+
+def config_unset(args: Args) -> None:
+    word, *names = args.positional
+    server, name = distant.one(args, word)
+
+    def change(data: dict[str, dict[str, str]]) -> None:
+        for key in names:
+            if data["config"].pop(key, None) is None:
+                raise NotFoundError(f"`{key}` is not set on `{word}` itself", hint="KEY= hides what a profile says")
+
+    if args.flag("dry-run"):
+        change(instances.get(server, name))
+        return
+    instances.update(server, name, change)
+
+
+# Devices
+
+
+def run_attach(args: Args) -> None:
+    word, device, *given = args.positional
+    keys = pairs(given, "KEY=VALUE")
+    if device.startswith("/"):
+        # Which kind of node it is only the server's machine knows.
+        keys = {"type": "unix-char", "source": device, **keys}
+        device = device.removeprefix("/dev/").replace("/", "-")
+    if args.flag("volatile"):
+        raise SpecError("`--volatile`: a server keeps what it attaches", hint="detach it again")
+    server, name = distant.one(args, word)
+    if args.flag("dry-run"):
+        instances.get(server, name)
+        devices.check(device, keys)
+        print("\t".join([device, *(f"{key}={value}" for key, value in keys.items())]))
+        return
+    if not devices.attach(server, name, device, keys):
+        distant.talk(args, f"`{word}` is stopped: `{device}` comes with its next start")
+
+
+def run_detach(args: Args) -> None:
+    word, device = args.positional
+    if device.startswith("/dev/"):
+        device = device.removeprefix("/dev/").replace("/", "-")
+    if args.flag("volatile") or args.one("holders", "report") != "report":
+        option = "--volatile" if args.flag("volatile") else "--holders"
+        raise SpecError(f"`{option}`: a server does not tell who has a device open", hint="leave it out")
+    server, name = distant.one(args, word)
+    if args.flag("dry-run"):
+        print(f"detach {device} from {word}")
+        return
+    if not devices.detach(server, name, device).live:
+        distant.talk(args, f"`{device}` is taken out of the configuration; it was not attached")
+
+
+RUN: dict[str, Callable[[Args], int | None]] = {
+    "attach-device": run_attach,
+    "config get": config_get,
+    "config set": config_set,
+    "config show": config_show,
+    "config unset": config_unset,
+    "create": run_create,
+    "detach-device": run_detach,
+    "launch": run_launch,
+}

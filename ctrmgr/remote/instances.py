@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Instances on a server: what the local verbs do, with the same words for what goes wrong."""
+
+from __future__ import annotations
+
+import json
+
+from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError
+from ctrmgr.remote.server import OperationError, Server, StaleError, UnknownError, quoted, retried
+from ctrmgr.remote.wire import GoneError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
+
+STOP_SECONDS = 30.0
+CONFLICTS = (
+    "already running",
+    "already stopped",
+    "already frozen",
+    "already exists",
+    "already in use",
+    "already has",
+    "unique constraint",
+    "is running",
+    "currently running",
+    "is not running",
+    "isn't running",
+    "not frozen",
+    "is stopped",
+    "while the instance is",
+)
+"""What servers say (with status 400 or in an operation) when an instance is in the wrong state."""
+
+
+def label(server: Server, name: str) -> str:
+    return f"{server.name}:{name}"
+
+
+def translated(server: Server, name: str, error: CtrmgrError) -> CtrmgrError:
+    """A server's refusal about an instance, in the words and with the exit code that it has locally."""
+    if isinstance(error, GoneError | StaleError):
+        return error
+    reason = error.message.partition(": ")[2] or error.message
+    if isinstance(error, UnknownError):
+        return NotFoundError(f"no instance `{label(server, name)}`", hint=f"`ctrmgr list {server.name}:` lists them")
+    if isinstance(error, BackendError) and any(word in reason.lower() for word in CONFLICTS):
+        return ConflictError(f"`{label(server, name)}`: {reason}", hint=error.hint)
+    if isinstance(error, BackendError | ConflictError):
+        error.message = f"`{label(server, name)}`: {reason}"
+    return error
+
+
+def path(name: str) -> str:
+    return f"/instances/{quoted(name)}"
+
+
+def get(server: Server, name: str) -> dict[str, Any]:
+    """All of one. Raises NotFoundError."""
+    try:
+        found: dict[str, Any] = server.get(path(name))
+    except NotFoundError as error:
+        raise translated(server, name, error) from None
+    return found
+
+
+def doubt(server: Server, name: str, what: str) -> str:
+    return f"whether `{label(server, name)}` was {what} is not known: look with `ctrmgr list {server.name}:`"
+
+
+# States
+
+
+def set_state(server: Server, name: str, action: str, *, force: bool = False, timeout: int = -1) -> None:
+    """One change of state. Raises NotFoundError, ConflictError, BackendError."""
+    data = {"action": action, "force": force, "timeout": timeout, "stateful": False}
+    try:
+        patient(lambda: server.change("PUT", path(name) + "/state", data, doubt=doubt(server, name, f"{action}ed")))
+    except CtrmgrError as error:
+        raise translated(server, name, error) from None
+
+
+BUSY_SECONDS = 40.0
+
+
+def patient(action: Callable[[], object]) -> None:
+    """Again while the server says that it is busy with the instance: LXD 5.0 does for half a minute after a failed start."""
+    import time
+
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            action()
+            return
+        except StaleError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def start(server: Server, name: str) -> None:
+    try:
+        set_state(server, name, "start")
+    except (BackendError, ConflictError) as error:
+        if not isinstance(error, GoneError | ConflictError):
+            error.hint = last_words(server, name) or error.hint
+        raise
+
+
+def last_words(server: Server, name: str) -> str | None:
+    """Why a start failed, out of the log that a server keeps of it."""
+    for log in ("lxc.log",):
+        try:
+            answer = server.send("GET", f"{path(name)}/logs/{log}")
+        except CtrmgrError:
+            return None
+        lines = [
+            line.split(" - ", 1)[-1] for line in answer.body.decode(errors="replace").splitlines() if " ERROR " in line
+        ]
+        if lines:
+            return "its log: " + lines[0].split(" - ", 1)[-1][:300]
+    return None
+
+
+def stop(server: Server, name: str, *, timeout: float | None = None, force: bool = False) -> None:
+    """Ask init to end; kill what is left after `timeout` seconds, or at once."""
+    if force:
+        set_state(server, name, "stop", force=True)
+        return
+    seconds = timeout if timeout is not None else shutdown_seconds(get(server, name))
+    if seconds < 1:
+        set_state(server, name, "stop", force=True)
+        return
+    try:
+        set_state(server, name, "stop", timeout=round(seconds))
+    except (BackendError, ConflictError) as error:
+        if isinstance(error, GoneError) or get(server, name)["status"] == "Stopped":
+            raise
+        set_state(server, name, "stop", force=True)
+
+
+def shutdown_seconds(found: Mapping[str, Any]) -> float:
+    given = found["expanded_config"].get("boot.host_shutdown_timeout", "")
+    return float(given) if given.isdecimal() else STOP_SECONDS
+
+
+def restart(server: Server, name: str, *, timeout: float | None = None, force: bool = False) -> None:
+    """Stop, if it runs, and start."""
+    found = get(server, name)
+    if found["status"] == "Stopped":
+        start(server, name)
+        return
+    seconds = timeout if timeout is not None else shutdown_seconds(found)
+    if not force and seconds >= 1:
+        try:
+            set_state(server, name, "restart", timeout=round(seconds))
+            return
+        except (BackendError, ConflictError) as error:
+            if isinstance(error, GoneError):
+                raise
+            if get(server, name)["status"] == "Stopped":
+                start(server, name)
+                return
+    set_state(server, name, "restart", force=True)
+
+
+def freeze(server: Server, name: str, *, thaw: bool = False) -> None:
+    set_state(server, name, "unfreeze" if thaw else "freeze")
+
+
+def delete(server: Server, name: str, *, force: bool = False) -> None:
+    found = get(server, name)
+    if found["status"] not in ("Stopped", "Error"):
+        if not force:
+            raise ConflictError(f"`{label(server, name)}` is running", hint="stop it first, or say --force")
+        set_state(server, name, "stop", force=True)
+        if found["ephemeral"]:
+            return
+    try:
+        patient(lambda: server.change("DELETE", path(name), doubt=doubt(server, name, "deleted")))
+    except CtrmgrError as error:
+        raise translated(server, name, error) from None
+
+
+def rename(server: Server, name: str, new: str) -> None:
+    try:
+        server.change("POST", path(name), {"name": new}, doubt=doubt(server, name, "renamed"))
+    except CtrmgrError as error:
+        raise translated(server, name, error) from None
+
+
+# Looking
+
+
+def listing(server: Server) -> list[dict[str, str]]:
+    """name, status, ipv4 and image of each. The servers' own lists ask the kernel about every instance; addresses are in the
+    leases of their networks, and only who is in none of these is asked about."""
+    found = sorted(server.get("/instances", query={"recursion": "1"}), key=lambda each: str(each["name"]))
+    leases = _leases(server, found)
+    rows = []
+    for each in found:
+        config = each.get("expanded_config") or {}
+        address = ""
+        nics = [name for name, keys in (each.get("expanded_devices") or {}).items() if keys["type"] == "nic"]
+        if each["status"] == "Running" and nics:
+            macs = [config.get(f"volatile.{nic}.hwaddr", "").lower() for nic in nics]
+            known = [leases[mac] for mac in macs if mac in leases]
+            address = known[0] if known else _asked_address(server, str(each["name"]))
+        rows.append(
+            {
+                "name": label(server, str(each["name"])),
+                "status": str(each["status"]).upper(),
+                "ipv4": address,
+                "image": image_of(config),
+            }
+        )
+    return rows
+
+
+def image_of(config: Mapping[str, str]) -> str:
+    """What people know an instance's image by."""
+    return config.get("image.description") or config.get("volatile.base_image", "")[:12]
+
+
+def _leases(server: Server, found: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Hardware address → IPv4 address, of the managed networks that running instances are on."""
+    networks = {
+        keys.get("network") or keys.get("parent")
+        for each in found
+        if each["status"] == "Running"
+        for keys in (each.get("expanded_devices") or {}).values()
+        if keys["type"] == "nic"
+    }
+    leases: dict[str, str] = {}
+    for network in sorted(filter(None, networks)):
+        try:
+            rows = server.get(f"/networks/{quoted(network)}/leases")
+        except (NotFoundError, BackendError) as error:
+            if isinstance(error, GoneError):
+                raise
+            continue
+        leases |= {row["hwaddr"].lower(): row["address"] for row in rows if "." in row["address"]}
+    return leases
+
+
+def _asked_address(server: Server, name: str) -> str:
+    try:
+        state = server.get(f"{path(name)}/state")
+    except (NotFoundError, BackendError) as error:
+        if isinstance(error, GoneError):
+            raise
+        return ""
+    return next(iter(addresses(state, ("inet",))), "").partition("/")[0]
+
+
+def addresses(state: Mapping[str, Any], families: Sequence[str] = ("inet", "inet6")) -> list[str]:
+    """Those that others can reach."""
+    return [
+        f"{each['address']}/{each['netmask']}"
+        for link, keys in (state.get("network") or {}).items()
+        if link != "lo"
+        for each in keys["addresses"]
+        if each["family"] in families and each["scope"] == "global"
+    ]
+
+
+def info(server: Server, name: str) -> dict[str, object]:
+    """What one is, has and uses, by the names that a local one's have."""
+    found = get(server, name)
+    state = server.get(f"{path(name)}/state")
+    config = found["expanded_config"]
+    fields: dict[str, object] = {
+        "name": label(server, name),
+        "status": str(found["status"]).upper(),
+        "image": image_of(config),
+        "fingerprint": config.get("volatile.base_image", ""),
+        "profiles": found["profiles"],
+        "ids": [
+            {
+                "type": "uid" if row["Isuid"] else "gid",
+                "inside": row["Nsid"],
+                "host": row["Hostid"],
+                "count": row["Maprange"],
+            }
+            for row in json.loads(config.get("volatile.idmap.current") or "[]")
+        ],
+        "addresses": addresses(state),
+        "devices": [{"name": key, **keys} for key, keys in found["expanded_devices"].items()],
+        "server": f"{server.info['environment']['server']} {server.info['environment']['server_version']}",
+        "location": found["location"] if found["location"] != "none" else "",
+        "project": found.get("project", "default"),
+        "architecture": found["architecture"],
+        "ephemeral": found["ephemeral"],
+        "created": str(found["created_at"])[:19] + "Z",
+    }
+    if state.get("pid"):
+        fields |= {
+            "pid": state["pid"],
+            "processes": state["processes"],
+            "cpu-usec": state["cpu"]["usage"] // 1000,
+            "memory": state["memory"]["usage"],
+        }
+    return fields
+
+
+def console(server: Server, name: str) -> bytes:
+    """What init wrote to its console."""
+    try:
+        return server.send("GET", f"{path(name)}/console").body
+    except CtrmgrError as error:
+        get(server, name)
+        if isinstance(error, UnknownError) or "no such file" in error.message:
+            return b""  # it never ran, or the server has thrown it away
+        raise translated(server, name, error) from None
+
+
+# Making
+
+
+def create(
+    server: Server,
+    name: str,
+    source: Mapping[str, Any],
+    *,
+    profiles: Sequence[str],
+    config: Mapping[str, str],
+    devices: Mapping[str, Mapping[str, str]],
+    ephemeral: bool = False,
+) -> None:
+    """Raises ConflictError when there is one of the name; nothing is left of one that could not be made."""
+    data = {
+        "name": name,
+        "source": source,
+        "profiles": list(profiles),
+        "config": dict(config),
+        "devices": devices,
+        "ephemeral": ephemeral,
+        "type": "container",
+    }
+    try:
+        server.change("POST", "/instances", data, doubt=doubt(server, name, "made"))
+    except KeyboardInterrupt:
+        _removed(server, name)
+        raise
+    except CtrmgrError as error:
+        if isinstance(error, NotFoundError):
+            raise BackendError(f"`{server.name}`: {error.message.partition(': ')[2]}", hint=error.hint) from None
+        raise translated(server, name, error) from None
+
+
+def finish(server: Server, name: str, action: Callable[[], None]) -> None:
+    """Do what is left after `create`; when it fails, the instance goes again, or it is said that it is still there."""
+    try:
+        action()
+    except BaseException as error:
+        left = _removed(server, name)
+        if left and isinstance(error, CtrmgrError):
+            error.hint = f"`{label(server, name)}` was made and could not be removed again: {left}"
+        raise
+
+
+def _removed(server: Server, name: str) -> str:
+    """Take away what we have made; returns why that failed."""
+    try:
+        with Server(server.name, server.target, server.project) as other:
+            delete(other, name, force=True)
+    except NotFoundError:
+        return ""
+    except CtrmgrError as error:
+        return error.message
+    return ""
+
+
+# Configuration
+
+
+def update(server: Server, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Read, change, write, if nobody has changed it meanwhile; else again."""
+
+    def once(found: dict[str, Any], etag: str) -> None:
+        kept = ("architecture", "config", "devices", "ephemeral", "profiles", "description", "stateful")
+        data = {key: found[key] for key in kept if key in found}
+        change(data)
+        server.change("PUT", path(name), data, etag=etag, doubt=doubt(server, name, "changed"))
+
+    try:
+        retried(server, once, path(name))
+    except OperationError as error:
+        raise translated(server, name, error) from None
+    except (NotFoundError, BackendError) as error:
+        raise translated(server, name, error) from None

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The verbs on `REMOTE:NAME`, with the output and the exit codes that they have on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ctr
+from tests.remote.daemons import Daemon, Remote
+
+
+@pytest.fixture
+def host(https: Remote) -> Remote:
+    return https
+
+
+def rows(ctr: Ctr, *words: str) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads(ctr("list", *words, "--format", "json").stdout)
+    return found
+
+
+def status(ctr: Ctr, name: str = "c1") -> str:
+    return next((row["status"] for row in rows(ctr, "host:") if row["name"] == f"host:{name}"), "")
+
+
+def test_a_life(host: Remote) -> None:
+    assert host("create", "tiny", "host:c1").stdout == "host:c1\n"
+    assert status(host) == "STOPPED"
+    assert "is not running" in host("exec", "host:c1", "--", "true", code=4).stderr
+    host("start", "host:c1")
+    assert status(host) == "RUNNING"
+    assert "already running" in host("start", "host:c1", code=4).stderr
+    host("freeze", "host:c1")
+    assert status(host) == "FROZEN"
+    host("unfreeze", "host:c1")
+    assert "hello from init" in host("logs", "host:c1").stdout
+    first = host("exec", "host:c1", "--", "cat", "/proc/sys/kernel/random/boot_id", "/proc/uptime").stdout
+    host("restart", "host:c1")
+    assert host("exec", "host:c1", "--", "cat", "/proc/sys/kernel/random/boot_id", "/proc/uptime").stdout != first
+    assert "is running" in host("delete", "host:c1", code=4).stderr
+    host("stop", "host:c1", "--timeout", "5")
+    assert status(host) == "STOPPED"
+    assert host("stop", "host:c1", code=4).stderr.startswith("error: `host:c1`: ")
+    host("rename", "host:c1", "host:c2")
+    host("delete", "host:c2")
+    assert rows(host, "host:") == []
+
+
+def test_launch_is_whole_or_nothing(host: Remote) -> None:
+    host("launch", "tiny", "host:c1")
+    assert "`host:c1`" in host("launch", "tiny", "host:c1", code=4).stderr
+    near = host("launch", "tyny", "host:c2", code=3)
+    assert "no image `host:tyny`" in near.stderr and "did you mean `tiny`" in near.stderr
+    bad = host("launch", "tiny", "host:c2", "-d", "x,type=unix-char,source=/dev/nowhere", code=6)
+    assert "`host:c2`" in bad.stderr and 'device "x"' in bad.stderr
+    assert [row["name"] for row in rows(host, "host:")] == ["host:c1"]
+    assert host.daemon.tool("list", "--format=csv", "--columns=n").split() == ["c1"]
+
+
+def test_names_are_made_up(host: Remote) -> None:
+    name = host("launch", "tiny", "host:").stdout.strip()
+    assert name.startswith("host:") and len(name) > 8
+    assert rows(host, name)[0]["status"] == "RUNNING"
+    host("remote", "set-default", "host")
+    assert rows(host, ":")[0]["name"] == name
+    host("stop", "--force", ":" + name.partition(":")[2])
+
+
+def test_our_image_is_brought_there_once(unix: Remote) -> None:
+    unix("launch", "builtin:busybox", "host:c1")
+    assert unix("exec", "host:c1", "--", "busybox").stdout.startswith("BusyBox")
+    before = unix.daemon.tool("image", "list", "--format=csv")
+    unix("launch", "builtin:busybox", "host:c2")
+    assert unix.daemon.tool("image", "list", "--format=csv") == before
+
+
+def test_ephemeral(host: Remote) -> None:
+    host("launch", "tiny", "host:c1", "--ephemeral")
+    host("stop", "host:c1", "--force")
+    assert rows(host, "host:") == []
+    host("launch", "tiny", "host:c1", "--ephemeral")
+    host("delete", "host:c1", "--force")
+    assert rows(host, "host:") == []
+
+
+def test_several_and_mixed(host: Remote) -> None:
+    for name in ("a1", "a2", "b1"):
+        host("create", "tiny", f"host:{name}")
+    host("start", "host:a1", "host:a2")
+    half = host("stop", "--force", "host:a1", "host:nothere", "host:a2", code=3)
+    assert "no instance `host:nothere`" in half.stderr
+    assert {row["status"] for row in rows(host, "host:")} == {"STOPPED"}
+    assert [row["name"] for row in rows(host, "host:a")] == ["host:a1", "host:a2"]
+    assert host("start", "--all", "host:", "--dry-run").stdout == "start host:a1\nstart host:a2\nstart host:b1\n"
+    host("delete", "--force", "host:a1", "host:a2", "host:b1")
+
+
+def test_info(host: Remote) -> None:
+    host("launch", "tiny", "host:c1", "-c", "limits.processes=100")
+    found = json.loads(host("info", "host:c1", "--format", "json").stdout)
+    assert found["status"] == "RUNNING" and found["pid"] > 1 and found["profiles"] == ["default"]
+    assert {row["type"] for row in found["ids"]} == {"uid", "gid"} and all(row["host"] for row in found["ids"])
+    assert {"name": "root", "path": "/", "pool": "default", "type": "disk"} in found["devices"]
+    assert "status: RUNNING" in host("info", "host:c1").stdout
+    assert "no instance `host:c9`" in host("info", "host:c9", code=3).stderr
+
+
+def test_config(host: Remote) -> None:
+    host("create", "tiny", "host:c1")
+    host("config", "set", "host:c1", "user.a=1", "limits.memory=64MiB")
+    assert host("config", "get", "host:c1", "limits.memory").stdout == "64MiB\n"
+    shown = host("config", "show", "host:c1").stdout
+    assert "user.a: '1'" in shown and "volatile" not in shown and "- default" in shown
+    host("config", "unset", "host:c1", "user.a")
+    assert "is not set" in host("config", "unset", "host:c1", "user.a", code=3).stderr
+    assert host("config", "get", "host:c1", "user.a").stdout == "\n"
+    wrong = host("config", "set", "host:c1", "limits.memory=much", code=6)
+    assert "host:c1" in wrong.stderr
+    host("config", "set", "host:c1", "security.no_new_privs=true")
+    assert "lxc.no_new_privs = 1" in host("config", "get", "host:c1", "raw.lxc").stdout
+
+
+def test_keys_of_two_at_once(host: Remote) -> None:
+    """Each reads, changes and writes: nobody's key is lost."""
+    host("create", "tiny", "host:c1")
+    running = [host.popen("config", "set", "host:c1", f"user.k{n}=1", stderr=subprocess.PIPE) for n in range(8)]
+    for each in running:
+        assert each.wait(60) == 0, each.communicate()
+    shown = host("config", "show", "host:c1").stdout
+    assert [n for n in range(8) if f"user.k{n}: '1'" not in shown] == []
+
+
+def test_kill(host: Remote) -> None:
+    host("launch", "tiny", "host:c1")
+    host("kill", "host:c1", "--signal", "TERM")
+    deadline = time.monotonic() + 10
+    while status(host) != "STOPPED":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    host("start", "host:c1")
+    host("kill", "host:c1")
+    assert status(host) == "STOPPED"
+
+
+def test_logs_follow(unix: Remote) -> None:
+    unix("launch", "tiny", "host:c1")
+    follower = unix.popen("logs", "--follow", "host:c1", stdout=subprocess.PIPE)
+    assert follower.stdout.readline() == b"hello from init\r\n"
+    unix("exec", "host:c1", "--", "sh", "-c", "echo more from init > /dev/console")
+    assert follower.stdout.readline() == b"more from init\r\n"
+    unix("stop", "--force", "host:c1")
+    assert follower.communicate(timeout=20)[0] == b""
+
+
+def test_not_there(host: Remote) -> None:
+    """What stays on one machine says so."""
+    assert "did you mean `host`" in host("start", "hst:c1", code=3).stderr
+    assert "an instance is missing" in host("start", "host:", code=2).stderr
+    assert "this machine only" in host("config", "edit", "host:c1", code=5).stderr
+    assert "did you mean" in host("list", "hos:", code=3).stderr
+    error = json.loads(host("info", "host:c9", "--format", "json", code=3).stderr)
+    assert error["kind"] == "NotFoundError"
+
+
+@pytest.fixture
+def both(servers: dict[str, Daemon]) -> Iterator[Ctr]:
+    """A ctrmgr that knows the two servers by their sockets, as `lxd` and `incus`."""
+    folder = Path(tempfile.mkdtemp(prefix="ctr-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    runner = Ctr(folder)
+    for kind, daemon in servers.items():
+        runner("remote", "add", kind, str(daemon.socket))
+    yield runner
+    for kind in servers:
+        for row in rows(runner, f"{kind}:"):
+            runner("delete", "--force", row["name"])
+    runner.clean_up()
+    shutil.rmtree(folder)
+
+
+def test_list_of_all(both: Ctr) -> None:
+    """Here and there; a remote that is gone does not hide the others, and is told in the exit code."""
+    both("create", "tiny", "lxd:c1")
+    both("create", "tiny", "incus:c2")
+    both("create", "builtin:busybox", "c3", "-p", "no-network")
+    assert [row["name"] for row in rows(both, "lxd:", "incus:", "local:")] == ["lxd:c1", "incus:c2", "c3"]
+    assert [row["name"] for row in rows(both)] == ["c3"]
+    etc = both.folder / "etc/remotes"
+    etc.write_text(etc.read_text().replace("end\n", "remote\tgone\tunix:///nowhere\tlxd\t\nend\n"))
+    found = both("list", "gone:", "incus:", "--format", "json", code=6)
+    assert [row["name"] for row in json.loads(found.stdout)] == ["incus:c2"]
+    assert "`gone` cannot be reached" in found.stderr
+
+
+DUMP = """
+import sys
+sys.path.insert(0, {root!r})
+sys.argv = ["ctrmgr", *{words!r}]
+from ctrmgr.cli.main import main
+code = main()
+print(" ".join(sorted(name for name in sys.modules if "remote" in name or "distant" in name)), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def test_words_without_a_colon_never_meet_this(ctr: Ctr) -> None:
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+    for words in (
+        ["launch", "builtin:busybox", "c1", "-p", "no-network"],
+        ["list"],
+        ["list", "c"],
+        ["stop", "c1", "--force"],
+    ):
+        script = DUMP.format(root=root, words=words)
+        done = subprocess.run([sys.executable, "-I", "-c", script], env=ctr.env, capture_output=True, text=True)
+        assert (done.returncode, done.stderr.strip()) == (0, ""), words
