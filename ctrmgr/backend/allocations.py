@@ -251,7 +251,22 @@ def released(held: Collection[Held]) -> None:
 
 def stopped(instance: str) -> None:
     """Take back what an instance had for this run. Raises HelperError."""
-    released([each for each in of(instance).values() if each.life == "run"])
+    try:
+        released([each for each in of(instance).values() if each.life == "run"])
+    finally:
+        _forget_rows(instance)
+
+
+def _forget_rows(instance: str) -> None:
+    """Take out of the plan what is released: nobody is to believe that the next start gets the same."""
+    path = record.home(instance)
+    try:
+        plan = record.read_plan(path)
+    except CtrmgrError:
+        return  # it is made again with what there is then
+    rows = with_rows(instance, plan)
+    if rows != plan:
+        state.write_flat(f"{path}/plan", rows)
 
 
 def mend(instance: str, *, running: bool) -> None:
@@ -264,6 +279,8 @@ def mend(instance: str, *, running: bool) -> None:
         keeps = held.device in wanted and bool(held.rows) and (running or held.life == "instance")
         if not keeps and not held.failed and not (running and _attached(instance, held.device)):
             _quietly(held)  # what failed was tried once
+    if not running:
+        _forget_rows(instance)
 
 
 def _attached(instance: str, device: str) -> bool:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.backend import catalog
+from ctrmgr.backend import abilities, catalog
 from ctrmgr.devices import fields, plugin, request
 from ctrmgr.devices import rows as parts
 from ctrmgr.devices.driver import Resolved
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from ctrmgr.devices.plugin import Holder
 
     Functions = dict[str, dict[str, int | str]]
-
-KINDS = ("gpu", "accel", "infiniband", "unix-block")
-"""Whose devices are asked for by function, beside those of plugins."""
 
 
 class Candidate:
@@ -89,7 +86,7 @@ class Seen:
 
     def __init__(self, kind: str, root: str) -> None:
         self.root = root
-        own = [each for each in KINDS if kind in (each, registry.ANY)]
+        own = [each for each in abilities.KINDS if kind in (each, registry.ANY)]
         self.devices = catalog.devices(root, kinds=own, holders=False) if own else []
         self.sources: dict[str, registry.Source] = {}
         self.found: dict[str, list[Found]] = {}
@@ -110,10 +107,9 @@ def look(kind: str = registry.ANY, root: str = "/") -> Seen:
 
 def candidates(seen: Seen, taken: Sequence[Held]) -> list[Candidate]:
     """Everything that has a function, in the order in which it is given."""
-    devices = [device for device in seen.devices if functions_of(device)]
-    if devices and seen.root == "/":
-        catalog.hold(devices)
-    found = [_known(device, taken) for device in devices]
+    if seen.devices and seen.root == "/":
+        catalog.hold(seen.devices)
+    found = [_known(device, seen.devices, taken) for device in seen.devices if abilities.of(device)]
     for kind, listed in seen.found.items():
         holding = [each.holder for each in taken if each.type == kind]
         found += [_of_plugin(kind, each, holding) for each in listed]
@@ -140,89 +136,31 @@ def _of_plugin(kind: str, found: Found, holding: Sequence[plugin.Holder]) -> Can
     )
 
 
-def _known(device: Device, taken: Sequence[Held]) -> Candidate:
-    problem = ""
-    holders = {(each.instance, each.device) for each in device.holders}
+def _known(device: Device, devices: Sequence[Device], taken: Sequence[Held]) -> Candidate:
+    holders = {(each.instance, each.device): each.lease for each in device.holders}
     holders |= {
-        (each.instance, each.device) for each in taken if (each.type, each.found_id) == (device.kind, device.id)
-    }
-    used = [*_words(device, "mounts"), *_words(device, "used-by")]
-    if used:
-        problem = f"the host itself uses it: {', '.join(used)}"
-    elif _words(device, "parts"):
-        problem = "it is split into parts, which are given one by one"
-    elif not device.nodes:
-        problem = f"no driver gives it a node (`{device.driver}`)" if device.driver else "no driver has it"
-    elif device.kind == "unix-block" and device.details.get("size", 0) == 0:
-        problem = "nothing is in it"
+        each.key: "shared" for each in taken if (each.type, each.found_id) == (device.kind, device.id)
+    } | holders
+    alone = [name for (name, _), lease in holders.items() if lease == "exclusive"]
     return Candidate(
         device.kind,
         device.id,
         model=device.model,
         vendor=device.vendor,
-        functions=functions_of(device),
+        functions=abilities.of(device),
         nodes=[node.path for node in device.nodes],
         held=len(holders),
         shared=1 if device.kind == "unix-block" else 0,
-        problem=problem,
+        problem=abilities.problem(device, devices) or (f"`{alone[0]}` has it alone" if alone else ""),
     )
-
-
-def _words(device: Device, key: str) -> list[str]:
-    words = device.details.get(key)
-    return [str(word) for word in words] if isinstance(words, list) else []
-
-
-def functions_of(device: Device) -> Functions:
-    """What a device of a kind that ctrmgr knows can do."""
-    if device.kind == "gpu":
-        return _gpu(device)
-    if device.kind == "accel":
-        return {"accel.compute": {}}
-    if device.kind == "infiniband":
-        return _hca(device)
-    if device.kind == "unix-block" and not device.name.startswith(("ram", "zram")):
-        size = device.details.get("size", 0)
-        return {
-            "storage.block": {
-                "size": size if isinstance(size, int) else 0,
-                "transport": str(device.details.get("transport", "")),
-                "part": "yes" if device.part_of else "no",
-            }
-        }
-    return {}
-
-
-def _gpu(device: Device) -> Functions:
-    roles = {node.role for node in (*device.nodes, *device.needs)}
-    memory = str(device.details.get("vram", ""))
-    properties: dict[str, int | str] = {"memory": int(memory)} if memory.isdecimal() else {}
-    found: Functions = {}
-    if not device.nodes or roles & {"render", "kfd"} or device.driver == "nvidia" or device.details.get("part"):
-        found["gpu.compute"] = properties
-    if "render" in roles:
-        found["gpu.render"] = properties
-    if "card" in roles:
-        found["gpu.display"] = {}
-    return found
-
-
-def _hca(device: Device) -> Functions:
-    found: Functions = {"rdma.verbs": {}}
-    ports = device.details.get("ports")
-    for port in ports if isinstance(ports, list) else ():
-        name = {"InfiniBand": "rdma.infiniband", "Ethernet": "rdma.ethernet"}.get(str(port.get("link-layer")))
-        digits = str(port.get("rate", "")).partition(" ")[0].partition(".")[0]
-        rate = int(digits) if digits.isdecimal() else 0
-        for each in ("rdma.verbs", name):
-            if each:
-                known = found.setdefault(each, {"rate": 0}).get("rate", 0)
-                found[each]["rate"] = max(rate, known if isinstance(known, int) else 0)
-    return found
 
 
 def why_not(candidate: Candidate, values: Mapping[str, str]) -> str:
     """Why a candidate is not one for these keys; "" when it is."""
+    if candidate.type == "unix-block" and not any(values.get(key) for key in ("id", "model", "vendor")):
+        return _unfit(candidate, values) or "it may have somebody's data: say which by `id`, `model` or `vendor`"
+    if values.get("lease") == "exclusive" and candidate.held:
+        return _unfit(candidate, values) or f"{candidate.held} have it, and it is asked for alone"
     return _unfit(candidate, values) or candidate.problem
 
 
@@ -246,7 +184,7 @@ def fitting(kind: str, values: Mapping[str, str], seen: Seen, taken: Sequence[He
         return good
     name = values.get("function", "")
     near = [each for each in found if not name or name in each.functions]
-    near.sort(key=lambda each: each.id != values.get("id"))
+    near = [each for each in near if each.id == values.get("id")] or near
     reasons = [f"{each.id}: {why_not(each, values)}" for each in near[:4]]
     if not reasons:
         there = sorted({function for each in found for function in each.functions})
@@ -279,6 +217,8 @@ def rows(held: Held) -> list[list[str]]:
     own = {key: value for key, value in held.values.items() if key in fields.OWNERSHIP}
     if not held.is_plugins:
         which = {"source": held.found.nodes[0]} if held.type == "unix-block" else {"id": held.found_id}
+        if held.values.get("function") == "gpu.display":
+            which["kms"] = "true"
         return parts.rows(held.device, {"type": held.type, **which, **own})
     chosen = held.allocation
     edits = call.prepare(registry.find(held.type), chosen)

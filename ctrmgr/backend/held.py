@@ -40,6 +40,11 @@ class Held:
         return f"{folder()}/{self.instance}.{self.device}"
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Whose it is."""
+        return self.instance, self.device
+
+    @property
     def is_plugins(self) -> bool:
         """Whether a plugin must be asked to release it."""
         return ["by", "plugin"] in self.text

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import stat
-from importlib import metadata
 
 from ctrmgr import state
 from ctrmgr.devices import driver
@@ -45,6 +44,8 @@ def folders() -> list[str]:
 
 def sources() -> dict[str, Source]:
     """All plugins by type. A file wins over a package, and two packages with one type make it unusable."""
+    from importlib import metadata
+
     found: dict[str, Source] = {}
     for entry in sorted(metadata.entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
         about = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package"

@@ -307,3 +307,23 @@ def test_one_that_is_lost(ctr: Ctr) -> None:
     assert event["outcome"] == "stopped"
     ctr("start", "c1")
     assert "found\tother" in (ctr.folder / "state/allocations/c1.a").read_text()
+
+
+def test_a_disk_by_its_id(ctr: Ctr, tmp_path: Path) -> None:
+    """No plugin: what ctrmgr knows is asked for in the same way."""
+    (tmp_path / "disk").write_bytes(b"data" * 1024)
+    disk = subprocess.check_output(["losetup", "--find", "--show", str(tmp_path / "disk")], text=True).strip()
+    try:
+        id = disk.removeprefix("/dev/")
+        asked = ("-d", f"d,type=any,function=storage.block,id={id},path=/dev/d,gid=disk,mode=0640")
+        ctr(*LAUNCH, *asked)
+        assert ctr("exec", "c1", "head", "-c", "4", "/dev/d").stdout == "data"
+        assert held(ctr) == ["c1.d"]
+        refused = ctr("launch", "builtin:busybox", "c2", "-p", "no-network", *asked, code=4).stderr
+        assert f"{id}: 1 have it, and no more may" in refused
+        assert held(ctr) == ["c1.d"]
+        ctr("stop", "c1")
+        ctr("launch", "builtin:busybox", "c2", "-p", "no-network", *asked)
+        ctr("delete", "--force", "c2")
+    finally:
+        subprocess.run(["losetup", "--detach", disk], check=True)

@@ -107,7 +107,7 @@ class Instance:
     """The commands of one instance, each as far as devices go."""
 
     def __init__(self, name: str, cores: int, kept: str) -> None:
-        self.name, self.plan = name, plan_of(name, cores, kept)
+        self.name, self.kept, self.plan = name, kept, plan_of(name, cores, kept)
         self.running = self.exists = False
 
     def run(self, verb: str) -> None:
@@ -121,6 +121,7 @@ class Instance:
             state.write_flat(f"{path}/plan", allocations.settle(self.name, record.read_plan(path), starts=True))
         elif verb == "stop":
             allocations.stopped(self.name)
+            assert not any(row[0] == "device" for row in record.read_plan(path)) or self.kept == "yes"
         else:
             shutil.rmtree(path)
             allocations.forget(self.name)
