@@ -9,9 +9,11 @@ from ctrmgr.host import pci, sysfs
 class Agent:
     """A GPU node of KFD's topology: a whole GPU, or one partition of it."""
 
-    __slots__ = ("domain", "location", "number", "render", "unique_id")
+    __slots__ = ("domain", "location", "number", "owner", "render", "unique_id")
 
     def __init__(self, number: int, given: dict[str, str]) -> None:
+        self.owner = ""
+        """The PCI address that its render node is below; "" for those of partitions, which have platform devices."""
         self.number = number
         self.render = sysfs.integer(given.get("drm_render_minor", ""))
         self.domain = sysfs.integer(given.get("domain", ""), 0)
@@ -34,6 +36,7 @@ def agents(root: str = "/") -> list[Agent]:
         given = sysfs.fields(sysfs.text(f"{folder}/{name}/properties").split("\n"), " ")
         agent = Agent(sysfs.integer(name), given)
         if agent.render > 0 and agent.location >= 0 and agent.number >= 0:
+            agent.owner = pci.above(f"{root.rstrip('/')}/sys/class/drm/renderD{agent.render}/device")
             found.append(agent)
     return found
 
@@ -44,12 +47,9 @@ def partitions(address: str, root: str = "/", *, of: list[Agent] | None = None) 
     The render nodes of all but the first belong to platform devices, which exist for every partition that there ever
     was: only the topology says which are in use, and whose.
     """
-    drm = root.rstrip("/") + "/sys/class/drm"
-    found = []
-    for agent in agents(root) if of is None else of:
-        owner = pci.above(f"{drm}/renderD{agent.render}/device")
-        if owner == address or (not owner and agent.slot == address.rpartition(".")[0]):
-            found.append(agent)
+    every = agents(root) if of is None else of
+    slot = address.rpartition(".")[0]
+    found = [agent for agent in every if agent.owner == address or (not agent.owner and agent.slot == slot)]
     return sorted(found, key=lambda agent: agent.location) if len(found) > 1 else []
 
 

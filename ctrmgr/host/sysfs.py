@@ -50,7 +50,7 @@ def known(path: str) -> str:
 def clean(words: str) -> str:
     """Printable letters, newlines and blanks; everything else is a `?`."""
     words = words.strip("\0 \t\r\n")
-    if words.isprintable():
+    if words.isprintable() or words.replace("\n", "").replace("\t", "").isprintable():
         return words
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in words)
 
