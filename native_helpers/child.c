@@ -69,10 +69,21 @@ static void signals_default(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* Instead of a variable of that name, or behind the others. Returns how many there are now. */
+static size_t set(char **env, size_t count, char *assignment)
+{
+	size_t length = strcspn(assignment, "=") + 1, i = 0;
+
+	while (i < count && strncmp(env[i], assignment, length) != 0)
+		i++;
+	env[i] = assignment;
+	return i == count ? count + 1 : count;
+}
+
 static void run_init(struct child *c)
 {
 	const struct plan *p = &c->m->plan;
-	char *argv[PLAN_WORDS + 2], *env[PLAN_WORDS + 1], bare[] = "container=lxc";
+	char *argv[PLAN_WORDS + 2], *env[2 * PLAN_WORDS + 2], bare[] = "container=lxc";
 	bool builtin = !strcmp(p->init, "builtin");
 	size_t n = 0;
 
@@ -85,6 +96,9 @@ static void run_init(struct child *c)
 		env[n++] = p->env[i];
 	if (!n)
 		env[n++] = bare;
+	for (size_t i = 0; i < p->device_envs; i++)
+		if (p->device_env[i].name)
+			n = set(env, n, p->device_env[i].text);
 	env[n] = NULL;
 	if (builtin)
 		syscall(SYS_execveat, c->m->init_program, "", argv, env, AT_EMPTY_PATH);

@@ -10,7 +10,7 @@
 
 struct answer {
 	struct ctl_reply reply;
-	char data[sizeof(struct ctl_device) * LEASES];
+	char data[sizeof(struct ctl_device) * PARTS];
 	size_t size;
 	int fds[HIERARCHIES + 3];
 	size_t fd_count;
@@ -31,8 +31,14 @@ int control_listen(struct monitor *m, struct failure *f)
 	return failed ? fail(f, "make the control socket", "in the run directory") : 0;
 }
 
-static void hang_up(struct client *c)
+static int number_of(const struct monitor *m, const struct client *c)
 {
+	return (int)(c - m->client) + 1;
+}
+
+static void hang_up(struct monitor *m, struct client *c)
+{
+	part_abandon(m, number_of(m, c));
 	close_fd(&c->fd);
 	c->waits = false;
 }
@@ -95,23 +101,58 @@ static void status(struct monitor *m, struct answer *a)
 
 static void devices(struct monitor *m, struct answer *a)
 {
-	for (size_t i = 0; i < LEASES; i++)
-		if (m->lease[i].held) {
-			memcpy(a->data + a->size, &m->lease[i].device, sizeof(struct ctl_device));
-			a->size += sizeof(struct ctl_device);
+	for (size_t i = 0; i < PARTS; i++)
+		if (m->part[i].state >= PART_HELD) {
+			struct ctl_device d = m->part[i].device;
+
+			if (m->part[i].state == PART_SUSPENDED)
+				d.access |= CTL_SUSPENDED;
+			memcpy(a->data + a->size, &d, sizeof(d));
+			a->size += sizeof(d);
 			a->reply.count++;
 		}
 }
 
-static int detach(struct monitor *m, const struct ctl_request *r, struct answer *a, struct failure *f)
+static int take(struct monitor *m, const struct ctl_request *r, struct answer *a, struct failure *f)
 {
 	struct ctl_holder *holders = (struct ctl_holder *)a->data;
-	int failed = device_detach(m, r->device.name, r->arg0, holders, &a->reply.count, f);
+	int failed = device_take(m, r->device.name, r->op == CTL_DETACH, r->arg0, holders, &a->reply.count, f);
 
 	a->size = sizeof(*holders) * (size_t)(a->reply.count < CTL_HOLDERS_MAX ? a->reply.count : CTL_HOLDERS_MAX);
 	a->reply.value = a->reply.count; /* there may be more than fit */
 	a->reply.count = (int)(a->size / sizeof(*holders));
 	return failed;
+}
+
+static int hooks(struct monitor *m, const char *name, struct answer *a, struct failure *f)
+{
+	for (struct part *p = NULL; (p = part_next(m, name, p));) {
+		uint32_t size = (uint32_t)p->size;
+
+		if (p->device.type != CTL_HOOK)
+			continue;
+		errno = EMSGSIZE;
+		if (a->size + sizeof(size) + size > sizeof(a->data))
+			return fail(f, "name the hooks", "there are too many");
+		memcpy(a->data + a->size, &size, sizeof(size));
+		memcpy(a->data + a->size + sizeof(size), p->text, size);
+		a->size += sizeof(size) + size;
+		a->reply.count++;
+	}
+	return 0;
+}
+
+static void variables(struct monitor *m, struct answer *a)
+{
+	for (size_t i = 0; i < PARTS; i++) {
+		const struct part *p = &m->part[i];
+
+		if (p->state == PART_HELD && p->device.type == CTL_ENV && a->size + p->size <= sizeof(a->data)) {
+			memcpy(a->data + a->size, p->text, p->size);
+			a->size += p->size;
+			a->reply.count++;
+		}
+	}
 }
 
 /* The v1 cgroups' `cgroup.procs`, opened on each asking: they are seldom needed. */
@@ -120,6 +161,7 @@ static void enter(struct monitor *m, struct answer *a)
 	a->fds[a->fd_count++] = m->pidfd;
 	a->fds[a->fd_count++] = m->hierarchy[0].dir;
 	a->fds[a->fd_count++] = FD_PLAN;
+	variables(m, a);
 	for (size_t i = 0; i < m->hierarchies; i++) {
 		int fd = strcmp(m->hierarchy[i].name, "unified")
 				 ? openat(m->hierarchy[i].dir, "cgroup.procs", O_WRONLY | O_CLOEXEC)
@@ -151,15 +193,21 @@ static void begin_stop(struct monitor *m, const struct ctl_request *r)
 }
 
 /* Returns whether the client is answered now, and not when the instance has ended. */
-static bool carry_out(struct monitor *m, struct client *c, const struct ctl_request *r, int fd, struct answer *a)
+static bool carry_out(struct monitor *m, struct client *c, const struct ctl_request *r, const char *text, size_t size,
+		      int fd, struct answer *a)
 {
 	struct failure f = {0};
 	int failed = 0;
 
 	switch ((enum ctl_op)r->op) {
 	case CTL_STATUS: status(m, a); break;
-	case CTL_ATTACH: failed = device_attach(m, &r->device, fd, &f); break;
-	case CTL_DETACH: failed = detach(m, r, a, &f); break;
+	case CTL_ATTACH: failed = device_attach(m, &r->device, number_of(m, c), fd, &f); break;
+	case CTL_PART: failed = device_part(m, &r->device, number_of(m, c), fd, text, size, &f); break;
+	case CTL_COMMIT: failed = part_commit(m, number_of(m, c), &f); break;
+	case CTL_DETACH:
+	case CTL_SUSPEND: failed = take(m, r, a, &f); break;
+	case CTL_RESUME: failed = device_resume(m, r->device.name, &f); break;
+	case CTL_TEXT: failed = hooks(m, r->device.name, a, &f); break;
 	case CTL_DEVICES: devices(m, a); break;
 	case CTL_STOP:
 		begin_stop(m, r);
@@ -208,24 +256,28 @@ void control_serve(struct monitor *m, struct client *c)
 		struct cmsghdr header;
 		char space[CMSG_SPACE(sizeof(int))];
 	} control;
-	struct iovec part = {&r, sizeof(r)};
+	static char text[CTL_TEXT_MAX];
+	struct iovec part[2] = {{&r, sizeof(r)}, {text, sizeof(text)}};
 	/* not the size of the space, in whose padding the kernel would find room for a second one */
 	struct msghdr message = {
-		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
+		.msg_iov = part, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
 	ssize_t length = recvmsg(c->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	OWNED int fd = length >= 0 ? descriptor_of(&message) : -1;
 	bool now = true;
+	size_t size;
 
 	if (length < 0 && errno == EAGAIN)
 		return;
 	a.reply = (struct ctl_reply){.version = CTL_VERSION};
 	a.size = a.fd_count = 0;
-	if (length != (ssize_t)sizeof(r) || r.version != CTL_VERSION || c->waits) {
-		hang_up(c);
+	if (length < (ssize_t)sizeof(r) || r.version != CTL_VERSION || c->waits) {
+		hang_up(m, c);
 		return;
 	}
+	/* what a newer client says beyond what we know is not for us */
+	size = message.msg_flags & MSG_TRUNC ? 0 : (size_t)length - sizeof(r);
 	r.device.name[CTL_NAME_MAX - 1] = r.device.path[CTL_PATH_MAX - 1] = r.value[CTL_PATH_MAX - 1] = '\0';
-	now = carry_out(m, c, &r, fd, &a);
+	now = carry_out(m, c, &r, text, size, fd, &a);
 	if (now)
 		send_answer(c, &a);
 	for (size_t i = 3; i < a.fd_count; i++)
@@ -241,6 +293,6 @@ void control_end(struct monitor *m)
 		if (m->client[i].fd >= 0) {
 			if (m->client[i].waits)
 				send_answer(&m->client[i], &a);
-			hang_up(&m->client[i]);
+			hang_up(m, &m->client[i]);
 		}
 }

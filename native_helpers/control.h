@@ -23,27 +23,41 @@ enum ctl_op {
 	CTL_KILL = 6,    /* replies when it is gone */
 	CTL_FREEZE = 7,
 	CTL_THAW = 8,
-	CTL_ENTER = 9,        /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…] */
-	CTL_SIGNAL = 10,      /* arg0: signal to init */
-	CTL_WAIT = 11,        /* replies when init has ended */
-	CTL_LIMIT = 12,       /* hierarchy in name, file in path, value in value: write a cgroup file */
+	CTL_ENTER = 9,   /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…]; data: devices' KEY=VALUE,
+			    each ended */
+	CTL_SIGNAL = 10, /* arg0: signal to init */
+	CTL_WAIT = 11,   /* replies when init has ended */
+	CTL_LIMIT = 12,  /* hierarchy in name, file in path, value in value: write a cgroup file */
+	CTL_PART = 13, /* ctl_device (+ fd of the host's node or file), of ENV and HOOK the text behind it: prepared */
+	CTL_COMMIT = 14,  /* all that this connection has prepared, or nothing; so is what a lost one has prepared */
+	CTL_SUSPEND = 15, /* as CTL_DETACH, until */
+	CTL_RESUME = 16,  /* name */
+	CTL_TEXT = 17, /* name; reply: its hooks in data, for each a uint32_t size and so many bytes of ended words */
 	CTL_MEND_FILTER = 20, /* put the device program back */
 	CTL_MEND_NODE = 21,   /* name, path + fd of the host's node (O_PATH): make the device's node again */
 };
 
 enum ctl_holders { CTL_REPORT = 0, CTL_REFUSE = 1, CTL_FREEZE_HOLDERS = 2, CTL_KILL_HOLDERS = 3 };
 
-enum ctl_device_type { CTL_CHAR = 1, CTL_BLOCK = 2 };
+enum ctl_device_type {
+	CTL_CHAR = 1,
+	CTL_BLOCK = 2,
+	CTL_BIND = 3,  /* path: anywhere inside, access: READ, with WRITE and EXEC where allowed */
+	CTL_ENV = 4,   /* text: KEY=VALUE */
+	CTL_HOOK = 5,  /* text: words, which the monitor keeps for whoever detaches */
+	CTL_SHARE = 6, /* path: of a part of another device's, which becomes this one's when that is detached */
+};
 enum ctl_access {
 	CTL_MKNOD = 1, /* the first three are the kernel's BPF_DEVCG_ACC_* */
 	CTL_READ = 2,
 	CTL_WRITE = 4,
 	CTL_EXEC = 8,
+	CTL_SUSPENDED = 16, /* reply of CTL_DEVICES: taken for now */
 };
 
 struct ctl_device {
 	char name[CTL_NAME_MAX];
-	char path[CTL_PATH_MAX]; /* inside, absolute, below /dev */
+	char path[CTL_PATH_MAX]; /* inside, absolute; of a node below /dev */
 	char user[CTL_NAME_MAX]; /* number or name in the instance's /etc/passwd */
 	char group[CTL_NAME_MAX];
 	uint32_t type; /* enum ctl_device_type */

@@ -1,107 +1,37 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
- * Attaching and detaching while the instance runs. A lease is what the instance has of one device: the
- * descriptor of an inode that nobody else shares, and a number that the filter lets through. */
-#include "exec.h"
+ * Attaching, detaching and suspending while the instance runs: all parts of a device at once. */
 #include "monitor.h"
 
+#include <sched.h>
 #include <signal.h>
-#include <sys/stat.h>
 
-static struct lease *find(struct monitor *m, const char *name)
+/* What a client sends of a mount is a file that it has open in the host's mount namespace; of it we need a mount. */
+static int clone_source(struct monitor *m, const struct ctl_device *d, int source, struct failure *f)
 {
-	for (size_t i = 0; i < LEASES; i++)
-		if (m->lease[i].held && !strcmp(m->lease[i].device.name, name))
-			return &m->lease[i];
-	return NULL;
+	struct priv_clone request = {.writable = d->access & CTL_WRITE, .executable = d->access & CTL_EXEC};
+	OWNED int own = openat(m->proc, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	int mount = -1;
+
+	if (own < 0)
+		return fail(f, "copy the mount", "our own namespace");
+	return PRIV_CALL(PRIV_CLONE, &request, &mount, f, source, m->host_mounts, own) ? -1 : mount;
 }
 
-static mode_t node_type(const struct ctl_device *d)
+int device_part(struct monitor *m, const struct ctl_device *wanted, int client, int source, const char *text,
+		size_t size, struct failure *f)
 {
-	return d->type == CTL_BLOCK ? S_IFBLK : S_IFCHR;
+	OWNED int mount = -1;
+
+	if (wanted->type != CTL_BIND)
+		return part_prepare(m, wanted, client, source, text, size, f);
+	mount = clone_source(m, wanted, source, f);
+	return mount < 0 ? -1 : part_prepare(m, wanted, client, mount, text, size, f);
 }
 
-/* The filter's rule for a number: everything that any lease of it, but `without`, may do; or none. */
-static int filter_number(struct monitor *m, const struct ctl_device *d, const struct lease *without, uint32_t access,
-			 struct failure *f)
+int device_attach(struct monitor *m, const struct ctl_device *wanted, int client, int source, struct failure *f)
 {
-	struct priv_rule rule = {
-		.v1 = m->filter_v1, .type = node_type(d), .major = d->major, .minor = d->minor, .access = access};
-
-	for (size_t i = 0; i < LEASES; i++) {
-		const struct lease *l = &m->lease[i];
-
-		if (l != without && l->held && l->device.type == d->type && l->device.major == d->major &&
-		    l->device.minor == d->minor)
-			rule.access |= l->device.access;
-	}
-	if (PRIV_CALL(rule.access ? PRIV_ALLOW : PRIV_DENY, &rule, NULL, f, m->filter))
-		return -1;
-	fence_number(m, d, !rule.access);
-	return 0;
-}
-
-static bool text_ok(const struct ctl_device *d)
-{
-	return memchr(d->name, 0, sizeof(d->name)) && d->name[0] && memchr(d->path, 0, sizeof(d->path)) &&
-	       !strncmp(d->path, "/dev/", 5) && memchr(d->user, 0, sizeof(d->user)) &&
-	       memchr(d->group, 0, sizeof(d->group)) && (d->type == CTL_CHAR || d->type == CTL_BLOCK) &&
-	       d->mode <= 0777 && d->access && d->access <= 7;
-}
-
-/* Host ids of the owner, by number or by the name that the instance itself has for it. */
-static int owner(struct monitor *m, struct ctl_device *d, struct priv_node *node, struct failure *f)
-{
-	struct user user;
-	const char *unknown = identify(d->user[0] ? d->user : "0", d->group[0] ? d->group : "0", &user);
-
-	errno = ENOENT;
-	if (unknown)
-		return fail(f, "find the owner", "the instance has no %s `%s`", unknown,
-			    strcmp(unknown, "group") ? d->user : d->group);
-	d->uid = user.uid;
-	d->gid = user.gid;
-	node->uid = plan_map(m->plan.uid, m->plan.uids, user.uid);
-	node->gid = plan_map(m->plan.gid, m->plan.gids, user.gid);
-	errno = EOVERFLOW;
-	if (node->uid == UINT32_MAX || node->gid == UINT32_MAX)
-		return fail(f, "find the owner", "%u:%u is not mapped in the instance", user.uid, user.gid);
-	return 0;
-}
-
-int device_attach(struct monitor *m, const struct ctl_device *wanted, int source, struct failure *f)
-{
-	struct ctl_device d = *wanted;
-	struct priv_node node = {.type = node_type(&d),
-				 .major = d.major,
-				 .minor = d.minor,
-				 .mode = d.mode,
-				 .root_uid = m->root_uid,
-				 .root_gid = m->root_gid};
-	struct failure ignored;
-	struct lease *lease = NULL;
-
-	errno = EINVAL;
-	if (!text_ok(&d))
-		return fail(f, "read the request", "not a device");
-	errno = EEXIST;
-	if (find(m, d.name))
-		return fail(f, "attach", "a device `%s` is attached already", d.name);
-	for (size_t i = 0; !lease && i < LEASES; i++)
-		lease = m->lease[i].held ? NULL : &m->lease[i];
-	errno = ENOSPC;
-	if (!lease)
-		return fail(f, "attach", "%d devices are attached already", LEASES);
-	memcpy(node.path, d.path + 5, sizeof(d.path) - 5);
-	if (owner(m, &d, &node, f) || filter_number(m, &d, NULL, d.access, f))
-		return -1;
-	if (PRIV_CALL(PRIV_NODE, &node, &lease->inode, f, m->dev, source)) {
-		filter_number(m, &d, NULL, 0, &ignored);
-		return -1;
-	}
-	lease->device = d;
-	lease->held = true;
-	return 0;
+	return device_part(m, wanted, client, source, "", 0, f) || part_commit(m, client, f) ? -1 : 0;
 }
 
 static void kill_holders(const struct ctl_holder *holders, int count)
@@ -110,42 +40,154 @@ static void kill_holders(const struct ctl_holder *holders, int count)
 		syscall(SYS_kill, holders[i].pid, SIGKILL);
 }
 
-static int take_away(struct monitor *m, struct lease *lease, struct failure *f)
+/* All numbers are refused before the first node goes. */
+static int refuse_numbers(struct monitor *m, const char *name, struct failure *f)
 {
-	struct priv_revoke request = {.uid = m->dead_uid, .gid = m->dead_gid};
+	int failed = 0;
 
-	memcpy(request.path, lease->device.path + 5, sizeof(request.path) - 5);
-	return filter_number(m, &lease->device, lease, 0, f) ||
-	       PRIV_CALL(PRIV_REVOKE, &request, NULL, f, m->dev, lease->inode);
+	for (struct part *p = NULL; !failed && (p = part_next(m, name, p));)
+		if (p->state == PART_HELD && part_is_node(p) && !part_sharer(m, p)) {
+			p->state = PART_SUSPENDED;
+			failed = part_filter(m, p, f);
+		}
+	return failed;
 }
 
-int device_detach(struct monitor *m, const char *name, int policy, struct ctl_holder *holders, int *count,
-		  struct failure *f)
+/* What another device needs, too, is that one's from now on. */
+static void hand_over(struct monitor *m, const char *name)
 {
-	struct lease *lease = find(m, name);
+	struct part *sharer;
+
+	for (struct part *p = NULL; (p = part_next(m, name, p));)
+		if ((sharer = part_sharer(m, p))) {
+			memcpy(p->device.name, sharer->device.name, sizeof(p->device.name));
+			part_free(sharer);
+		}
+}
+
+/* In the other order than they came: directories that were made for the first hold the others. */
+static int take_away(struct monitor *m, const char *name, struct failure *f)
+{
+	hand_over(m, name);
+	if (refuse_numbers(m, name, f))
+		return -1;
+	for (size_t i = PARTS; i--;) {
+		struct part *p = &m->part[i];
+
+		if (p->state >= PART_HELD && !strcmp(p->device.name, name) && part_withdraw(m, p, f))
+			return -1;
+	}
+	return 0;
+}
+
+static void free_all(struct monitor *m, const char *name)
+{
+	char own[CTL_NAME_MAX]; /* the name may be a part's */
+
+	memcpy(own, name, strlen(name) + 1);
+	for (struct part *p; (p = part_next(m, own, NULL));)
+		part_free(p);
+}
+
+static int suspend_all(struct monitor *m, const char *name, struct failure *f)
+{
+	if (refuse_numbers(m, name, f))
+		return -1;
+	for (struct part *p = NULL; (p = part_next(m, name, p));)
+		if (p->state == PART_SUSPENDED && part_revoke(m, p, true, f))
+			return -1;
+	return 0;
+}
+
+int device_resume(struct monitor *m, const char *name, struct failure *f)
+{
+	size_t resumed = 0;
+
+	errno = ENOENT;
+	if (!part_next(m, name, NULL))
+		return fail(f, "resume", "no device `%s` is attached", name);
+	for (struct part *p = NULL; (p = part_next(m, name, p));) {
+		struct priv_grant request = {.mode = p->device.mode,
+					     .uid = plan_map(m->plan.uid, m->plan.uids, p->device.uid),
+					     .gid = plan_map(m->plan.gid, m->plan.gids, p->device.gid)};
+
+		if (p->state != PART_SUSPENDED)
+			continue;
+		p->state = PART_HELD;
+		if (part_filter(m, p, f) || PRIV_CALL(PRIV_GRANT, &request, NULL, f, m->dev, p->fd)) {
+			struct failure ignored;
+
+			suspend_all(m, name, &ignored);
+			return -1;
+		}
+		resumed++;
+	}
+	errno = EALREADY;
+	return resumed ? 0 : fail(f, "resume", "`%s` is not suspended", name);
+}
+
+static bool is_suspended(struct monitor *m, const char *name)
+{
+	for (struct part *p = NULL; (p = part_next(m, name, p));)
+		if (p->state == PART_SUSPENDED)
+			return true;
+	return false;
+}
+
+static bool has_nodes(struct monitor *m, const char *name)
+{
+	for (struct part *p = NULL; (p = part_next(m, name, p));)
+		if (part_is_node(p) && !part_sharer(m, p))
+			return true;
+	return false;
+}
+
+static int suspend(struct monitor *m, const char *name, struct failure *f)
+{
+	struct failure ignored;
+
+	errno = EALREADY;
+	if (is_suspended(m, name))
+		return fail(f, "suspend", "`%s` is suspended already", name);
+	errno = ENODEV;
+	if (!has_nodes(m, name))
+		return fail(f, "suspend", "`%s` has no node that could be taken", name);
+	if (!suspend_all(m, name, f))
+		return 0;
+	device_resume(m, name, &ignored);
+	return -1;
+}
+
+/* Where a program of the instance opened the device before it was taken, the policy says what becomes of it. */
+int device_take(struct monitor *m, const char *name, bool for_good, int policy, struct ctl_holder *holders, int *count,
+		struct failure *f)
+{
+	const char *verb = for_good ? "detach" : "suspend";
 	struct failure ignored;
 	/* A process that opens the device while we look is missed unless all stand still. */
 	bool frozen = policy == CTL_REFUSE || policy == CTL_FREEZE_HOLDERS;
+	int failed;
 
 	*count = 0;
 	errno = ENOENT;
-	if (!lease)
-		return fail(f, "detach", "no device `%s` is attached", name);
+	if (!part_next(m, name, NULL))
+		return fail(f, verb, "no device `%s` is attached", name);
 	if (frozen && cgroups_freeze(m, true, f))
 		return -1;
-	if (policy == CTL_REFUSE && (*count = holders_find(m, lease, holders)) > 0) {
+	if (policy == CTL_REFUSE && (*count = holders_find(m, name, holders)) > 0) {
 		cgroups_freeze(m, false, &ignored);
 		errno = EBUSY;
-		return fail(f, "detach", "%d processes have `%s` open", *count, lease->device.path);
+		return fail(f, verb, "%d processes have `%s` open", *count, name);
 	}
-	if (take_away(m, lease, f)) {
+	failed = for_good ? take_away(m, name, f) : suspend(m, name, f);
+	if (failed) {
 		if (frozen)
 			cgroups_freeze(m, false, &ignored);
 		return -1;
 	}
-	*count = holders_find(m, lease, holders);
-	close_fd(&lease->inode);
-	lease->held = false;
+	*count = holders_find(m, name, holders);
+	if (for_good)
+		free_all(m, name);
 	if (policy == CTL_KILL_HOLDERS)
 		kill_holders(holders, *count);
 	if (frozen && (policy == CTL_REFUSE || !*count))

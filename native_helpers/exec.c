@@ -105,6 +105,10 @@ static void read_plan(struct instance *i)
 	}
 	if (count < 0 || used < 0)
 		quit(EXIT_HELPER, 0, "the instance's plan is damaged");
+	/* after the plan's own, which they replace */
+	for (cursor = i->variables; cursor < i->variables + i->variables_size; cursor += strlen(cursor) + 1)
+		if (i->env_count < PLAN_ENV_MAX)
+			i->env[i->env_count++] = cursor;
 	count = confine_load(&i->confinement);
 	if (count < 0)
 		quit(EXIT_HELPER, -count, "read the seccomp filter");

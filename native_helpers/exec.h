@@ -32,7 +32,8 @@ struct options {
 };
 
 #define PROCS_MAX    16
-#define PLAN_ENV_MAX 256
+#define PLAN_ENV_MAX 512
+#define ENV_SIZE_MAX (1 << 17)
 
 /* What the monitor and the plan say about the instance. Descriptors are -1 when absent. */
 struct instance {
@@ -42,6 +43,8 @@ struct instance {
 	char *text; /* the plan; the strings below point into it */
 	char *env[PLAN_ENV_MAX];
 	size_t env_count;
+	char *variables; /* of its devices, as they are attached now: KEY=VALUE, each ended */
+	size_t variables_size;
 	struct confinement confinement;
 };
 

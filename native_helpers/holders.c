@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
- * Who still has a device: open descriptors by device number, mappings by the lease's own inode. What neither shows -
+ * Who still has a device: open descriptors by device number, mappings by the node's own inode. What neither shows -
  * descriptors in flight over a socket, registered with io_uring - is not claimed to be found. */
 #include "monitor.h"
 
@@ -9,39 +9,51 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+/* A node of the device. */
+struct wanted {
+	const struct ctl_device *device;
+	struct stat inode;
+};
+
 struct search {
 	struct monitor *m;
-	const struct lease *lease;
-	struct stat inode;
+	struct wanted wanted[PARTS];
+	size_t wanteds;
 	struct ctl_holder *holders;
 	int count;
 };
 
 /* Never asks a filesystem: a FUSE server in the instance could let us wait for ever. */
-static bool same_device(int dir, const char *name, const struct ctl_device *d)
+static bool is_wanted(const struct search *s, int dir, const char *name)
 {
-	struct statx s;
+	struct statx x;
 
-	if (statx(dir, name, AT_STATX_DONT_SYNC, STATX_TYPE, &s))
+	if (statx(dir, name, AT_STATX_DONT_SYNC, STATX_TYPE, &x))
 		return false;
-	return (s.stx_mode & S_IFMT) == (d->type == CTL_BLOCK ? S_IFBLK : S_IFCHR) && s.stx_rdev_major == d->major &&
-	       s.stx_rdev_minor == d->minor;
+	for (size_t i = 0; i < s->wanteds; i++) {
+		const struct ctl_device *d = s->wanted[i].device;
+
+		if ((x.stx_mode & S_IFMT) == (d->type == CTL_BLOCK ? S_IFBLK : S_IFCHR) &&
+		    x.stx_rdev_major == d->major && x.stx_rdev_minor == d->minor)
+			return true;
+	}
+	return false;
 }
 
-static int count_fds(int process, const struct ctl_device *d)
+static int count_fds(const struct search *s, int process)
 {
 	int fd = openat(process, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC), count = 0;
 	DIR *list = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *entry;
 
 	while (list && (entry = readdir(list)))
-		count += entry->d_name[0] != '.' && same_device(fd, entry->d_name, d);
+		count += entry->d_name[0] != '.' && is_wanted(s, fd, entry->d_name);
 	if (list)
 		closedir(list);
 	return count;
 }
 
-static int count_maps(int process, const struct stat *inode)
+static int count_maps(const struct search *s, int process)
 {
 	int fd = openat(process, "maps", O_RDONLY | O_CLOEXEC), count = 0;
 	FILE *file = fd < 0 ? NULL : fdopen(fd, "re");
@@ -52,7 +64,9 @@ static int count_maps(int process, const struct stat *inode)
 
 	while (file && fgets(line, sizeof(line), file)) {
 		if (whole && sscanf(line, "%*x-%*x %*s %*x %x:%x %llu", &major, &minor, &number) == 3)
-			count += number == inode->st_ino && makedev(major, minor) == inode->st_dev;
+			for (size_t i = 0; i < s->wanteds; i++)
+				count += number == s->wanted[i].inode.st_ino &&
+					 makedev(major, minor) == s->wanted[i].inode.st_dev;
 		whole = strchr(line, '\n') != NULL;
 	}
 	if (file)
@@ -84,8 +98,8 @@ static int look(pid_t pid, void *data)
 	process = openat(s->m->proc, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (process < 0)
 		return 0;
-	holder.fds = count_fds(process, &s->lease->device);
-	holder.maps = count_maps(process, &s->inode);
+	holder.fds = count_fds(s, process);
+	holder.maps = count_maps(s, process);
 	if (!holder.fds && !holder.maps)
 		return 0;
 	describe(process, &holder);
@@ -95,12 +109,18 @@ static int look(pid_t pid, void *data)
 	return 0;
 }
 
-int holders_find(struct monitor *m, const struct lease *lease, struct ctl_holder *holders)
+int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders)
 {
-	struct search s = {.m = m, .lease = lease, .holders = holders};
+	static struct search s; /* too large for the stack, and mostly not needed */
 
-	if (fstat(lease->inode, &s.inode))
-		return 0;
-	cgroups_each(m, look, &s);
+	s.m = m;
+	s.holders = holders;
+	s.wanteds = 0;
+	s.count = 0;
+	for (struct part *p = NULL; (p = part_next(m, name, p));)
+		if (part_is_node(p) && !fstat(p->fd, &s.wanted[s.wanteds].inode))
+			s.wanted[s.wanteds++].device = &p->device;
+	if (s.wanteds)
+		cgroups_each(m, look, &s);
 	return s.count;
 }

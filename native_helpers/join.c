@@ -75,19 +75,27 @@ static int connect_path(const char *control)
 static const char *exchange(int s, struct instance *out)
 {
 	struct ctl_request request = {.version = CTL_VERSION, .op = CTL_ENTER};
+	static char packet[sizeof(struct ctl_reply) + ENV_SIZE_MAX];
 	struct ctl_reply reply = {0};
 	int fds[PROCS_MAX + 3];
+	ssize_t length;
 
 	memset(fds, 0xff, sizeof(fds));
 	if (send(s, &request, sizeof(request), MSG_NOSIGNAL) < 0)
 		return "ask the instance's monitor";
 	errno = ECONNRESET;
-	if (receive_descriptors(s, &reply, sizeof(reply), fds, PROCS_MAX + 3) < (ssize_t)sizeof(reply))
+	length = receive_descriptors(s, packet, sizeof(packet), fds, PROCS_MAX + 3);
+	if (length < (ssize_t)sizeof(reply))
 		return "hear from the instance's monitor";
+	memcpy(&reply, packet, sizeof(reply));
 	errno = reply.error;
 	if (reply.error)
 		return "enter the instance";
 	*out = (struct instance){.pidfd = fds[0], .cgroup = fds[1], .plan = fds[2]};
+	if (packet[length - 1] == '\0') {
+		out->variables = packet + sizeof(reply);
+		out->variables_size = (size_t)length - sizeof(reply);
+	}
 	while (out->procs_count < PROCS_MAX && fds[3 + out->procs_count] >= 0) {
 		out->procs[out->procs_count] = fds[3 + out->procs_count];
 		out->procs_count++;

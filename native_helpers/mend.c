@@ -3,8 +3,6 @@
  * Putting back what others took from a running instance: its device program, nodes of its devices. */
 #include "monitor.h"
 
-#include <sys/stat.h>
-
 int mend_filter(struct monitor *m, struct failure *f)
 {
 	const struct priv_program request = {0};
@@ -18,31 +16,9 @@ int mend_filter(struct monitor *m, struct failure *f)
 
 int mend_node(struct monitor *m, const char *name, const char *path, int source, struct failure *f)
 {
-	struct priv_revoke revoke = {.uid = m->dead_uid, .gid = m->dead_gid};
-	struct priv_node node = {.root_uid = m->root_uid, .root_gid = m->root_gid};
-	struct lease *lease = NULL;
-	int inode = -1;
-
-	for (size_t i = 0; !lease && i < LEASES; i++)
-		if (m->lease[i].held && !strcmp(m->lease[i].device.name, name) &&
-		    !strcmp(m->lease[i].device.path, path))
-			lease = &m->lease[i];
+	for (struct part *p = NULL; (p = part_next(m, name, p));)
+		if (part_is_node(p) && !strcmp(p->device.path, path))
+			return part_renew(m, p, source, f);
 	errno = ENOENT;
-	if (!lease)
-		return fail(f, "make the node again", "no device `%s` is at `%s`", name, path);
-	snprintf(node.path, sizeof(node.path), "%s", path + strlen("/dev/"));
-	node.type = lease->device.type == CTL_BLOCK ? S_IFBLK : S_IFCHR;
-	node.major = lease->device.major;
-	node.minor = lease->device.minor;
-	node.mode = lease->device.mode;
-	node.uid = plan_map(m->plan.uid, m->plan.uids, lease->device.uid);
-	node.gid = plan_map(m->plan.gid, m->plan.gids, lease->device.gid);
-	memcpy(revoke.path, node.path, sizeof(revoke.path));
-	/* first what is left of the old one, under whatever name */
-	if (PRIV_CALL(PRIV_REVOKE, &revoke, NULL, f, m->dev, lease->inode) ||
-	    PRIV_CALL(PRIV_NODE, &node, &inode, f, m->dev, source))
-		return -1;
-	close_fd(&lease->inode);
-	lease->inode = inode;
-	return 0;
+	return fail(f, "make the node again", "no device `%s` is at `%s`", name, path);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
  * One instance's monitor: it starts the instance (start.c, child.c and what start.h names), then keeps what is needed
- * to attach to it, freeze it and end it (monitor.c, control.c, devices.c, holders.c). */
+ * to attach to it, freeze it and end it (monitor.c, control.c, parts.c, devices.c, holders.c). */
 #pragma once
 #include "common.h"
 #include "control.h"
@@ -14,8 +14,9 @@
 enum { FD_PLAN = 3, FD_INSTANCE = 4, FD_RUN = 5, FD_REPORT = 6, FD_LOCK = 7 };
 
 #define HIERARCHIES 16
-#define LEASES      128
+#define PARTS       256
 #define CLIENTS     32
+#define STARTING    (CLIENTS + 1) /* who prepares parts when no client does */
 
 /* A mounted hierarchy in which the instance has a cgroup. */
 struct hierarchy {
@@ -24,10 +25,23 @@ struct hierarchy {
 	int dir;       /* the instance's cgroup */
 };
 
-struct lease {
+enum part_state {
+	PART_FREE, /* all zero, so that parts that nobody needs take no memory */
+	PART_PREPARED,
+	PART_HELD,
+	PART_SUSPENDED, /* a node that opens nothing */
+};
+
+struct part {
 	struct ctl_device device; /* uid and gid as inside */
-	int inode;
-	bool held; /* else free: all zero, so that leases that nobody needs take no memory */
+	enum part_state state;
+	int client;     /* whose transaction it is in; 0: none any more */
+	int fd;         /* a node's inode that nobody else shares, or the mount */
+	int made;       /* the first directory of /dev that had to be made for it */
+	bool placed;    /* it has its own name */
+	char aside[32]; /* a node's until then */
+	char *text;     /* a variable's, a hook's */
+	size_t size;
 };
 
 struct client {
@@ -36,7 +50,6 @@ struct client {
 };
 
 struct monitor {
-	struct plan plan;
 	char *text; /* the plan's */
 	size_t text_size;
 	int lock, proc, exe, init_program, root, dev, host_mounts;
@@ -52,11 +65,12 @@ struct monitor {
 	uint64_t console_used, started_ns;
 	int listener, signals;
 	struct client client[CLIENTS];
-	struct lease lease[LEASES];
 	uint32_t root_uid, root_gid, dead_uid, dead_gid;
 	int exit_status; /* wait(2) status, -1 while init runs */
 	int64_t stop_at; /* CLOCK_MONOTONIC ms at which a polite stop becomes a kill; 0: none */
 	bool stopping, restarted;
+	struct plan plan;
+	struct part part[PARTS];
 };
 
 /* prepare.c: the plan, our programs, the cgroups; nothing is changed yet. */
@@ -87,10 +101,27 @@ struct child {
 };
 _Noreturn void child_main(struct child *c);
 
+/* parts.c. A transaction is `client`'s, as control.c counts them, or STARTING's. */
+int part_prepare(struct monitor *m, const struct ctl_device *wanted, int client, int source, const char *text,
+		 size_t size, struct failure *f);                  /* source: the host's node, or a detached mount */
+int part_commit(struct monitor *m, int client, struct failure *f); /* all of them, or none */
+void part_abandon(struct monitor *m, int client);
+struct part *part_next(struct monitor *m, const char *name, const struct part *after); /* of those committed */
+struct part *part_sharer(struct monitor *m, const struct part *p); /* another device's wish for it, or NULL */
+bool part_is_node(const struct part *p);
+int part_filter(struct monitor *m, const struct part *p, struct failure *f); /* after a change of state */
+int part_revoke(struct monitor *m, const struct part *p, bool keep, struct failure *f);
+int part_withdraw(struct monitor *m, struct part *p, struct failure *f);
+void part_free(struct part *p);
+int part_renew(struct monitor *m, struct part *p, int source, struct failure *f); /* its node, from the host's */
+
 /* devices.c */
-int device_attach(struct monitor *m, const struct ctl_device *d, int node, struct failure *f);
-int device_detach(struct monitor *m, const char *name, int policy, struct ctl_holder *holders, int *count,
-		  struct failure *f);
+int device_part(struct monitor *m, const struct ctl_device *wanted, int client, int source, const char *text,
+		size_t size, struct failure *f); /* source: as it came from a client */
+int device_attach(struct monitor *m, const struct ctl_device *d, int client, int node, struct failure *f);
+int device_take(struct monitor *m, const char *name, bool for_good, int policy, struct ctl_holder *holders, int *count,
+		struct failure *f);
+int device_resume(struct monitor *m, const char *name, struct failure *f);
 
 /* fence.c: refuses the use of descriptors of that device that are open, or no longer. */
 void fence_number(struct monitor *m, const struct ctl_device *d, bool closed);
@@ -100,7 +131,7 @@ int mend_filter(struct monitor *m, struct failure *f);
 int mend_node(struct monitor *m, const char *name, const char *path, int source, struct failure *f);
 
 /* holders.c: fills at most CTL_HOLDERS_MAX, returns how many there are. */
-int holders_find(struct monitor *m, const struct lease *lease, struct ctl_holder *holders);
+int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders);
 
 /* control.c */
 int control_listen(struct monitor *m, struct failure *f);

@@ -168,6 +168,14 @@ static bool device_env_row(struct plan *p, char **field)
 	return field[2] + length + 1 == field[3];
 }
 
+static bool share_row(struct plan *p, char **field)
+{
+	if (p->shares == PLAN_DEVICES)
+		return false;
+	p->share[p->shares++] = (struct plan_share){field[1], field[2]};
+	return strlen(field[1]) < CTL_NAME_MAX && plain_below(field[2], "/", CTL_PATH_MAX);
+}
+
 static bool hook_row(struct plan *p, char **field, size_t count)
 {
 	struct plan_hook *h = &p->hook[p->hooks];
@@ -312,11 +320,11 @@ static int row(struct plan *p, char **field, size_t count)
 		return count == 4 && device_env_row(p, field);
 	if (!strcmp(key, "hook"))
 		return hook_row(p, field, count);
+	if (!strcmp(key, "shares"))
+		return count == 3 && share_row(p, field);
 	/* for whoever makes and checks the plan; nothing of it is ours */
 	if (!strcmp(key, "identity") || !strcmp(key, "lease"))
 		return count == 4;
-	if (!strcmp(key, "shares"))
-		return count == 3;
 	if (!strcmp(key, "request"))
 		return count == 6;
 	index = (unsigned)confine_row(&p->confinement, field, count);

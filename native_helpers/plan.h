@@ -45,6 +45,11 @@ struct plan_hook {
 	size_t words;
 };
 
+/* A part of another device's that this one needs, too. */
+struct plan_share {
+	char *name, *path;
+};
+
 struct plan_file {
 	char *hierarchy, *file, *value;
 };
@@ -59,38 +64,30 @@ enum plan_net { NET_NONE, NET_HOST, NET_BRIDGE };
 enum plan_restart { RESTART_NO, RESTART_ALWAYS, RESTART_ON_FAILURE };
 
 struct plan {
-	char *name, *hostname, *cgroup, *init;
-	struct id_map uid[PLAN_MAPS], gid[PLAN_MAPS];
-	size_t uids, gids;
-	char *layer[PLAN_LAYERS];
-	size_t layers;
+	char *name, *hostname, *cgroup, *init, *bridge, *host_link, *inner_link, *mac;
 	bool shifted, nesting;
-	struct plan_file file[PLAN_FILES];
-	size_t files;
 	enum plan_net net;
-	char *bridge, *host_link, *inner_link, *mac;
-	unsigned mtu;
 	uint64_t ingress, egress; /* bits in a second; 0: no limit */
 	uint32_t priority;        /* of what it sends; UINT32_MAX: as it is */
-	struct plan_address address[PLAN_ADDRESSES], gateway[PLAN_GATEWAYS];
-	size_t addresses, gateways;
-	char *argument[PLAN_WORDS], *env[PLAN_WORDS];
-	size_t arguments, envs;
-	int halt_signal;
-	unsigned stop_timeout;
-	struct confinement confinement;
-	char *mask[PLAN_PATHS], *readonly[PLAN_PATHS];
-	size_t masks, readonlys;
-	struct plan_device device[PLAN_DEVICES];
-	size_t devices;
-	struct plan_bind bind[PLAN_BINDS];
-	size_t binds;
-	struct plan_device_env device_env[PLAN_WORDS];
-	size_t device_envs;
-	struct plan_hook hook[PLAN_HOOKS];
-	size_t hooks;
 	enum plan_restart restart;
+	unsigned mtu, stop_timeout;
+	int halt_signal;
 	uint64_t console_size;
+	size_t uids, gids, layers, files, addresses, gateways, arguments, envs, masks, readonlys;
+	size_t devices, binds, device_envs, hooks, shares;
+	struct confinement confinement;
+	/* pages that nobody needs take no memory: the largest last */
+	struct id_map uid[PLAN_MAPS], gid[PLAN_MAPS];
+	struct plan_address address[PLAN_ADDRESSES], gateway[PLAN_GATEWAYS];
+	char *layer[PLAN_LAYERS];
+	char *argument[PLAN_WORDS], *env[PLAN_WORDS];
+	char *mask[PLAN_PATHS], *readonly[PLAN_PATHS];
+	struct plan_file file[PLAN_FILES];
+	struct plan_device device[PLAN_DEVICES];
+	struct plan_bind bind[PLAN_BINDS];
+	struct plan_share share[PLAN_DEVICES];
+	struct plan_device_env device_env[PLAN_WORDS];
+	struct plan_hook hook[PLAN_HOOKS];
 };
 
 /* Parses `text` in place into a plan that is all zero, which is not written again: most of it is never needed, and then

@@ -121,6 +121,81 @@ static int open_devices(struct start *s, struct failure *f)
 	return 0;
 }
 
+static int open_binds(struct start *s, struct failure *f)
+{
+	const struct plan *p = &s->m->plan;
+
+	for (size_t i = 0; i < p->binds; i++) {
+		const struct plan_bind *b = &p->bind[i];
+		struct priv_clone request = {.writable = b->access & CTL_WRITE, .executable = b->access & CTL_EXEC};
+		OWNED int source = open(b->source, O_PATH | O_CLOEXEC);
+
+		if (source < 0 && !b->required && errno == ENOENT)
+			continue;
+		if (source < 0)
+			return fail(f, "open the device", "device `%s`: `%s`", b->name, b->source);
+		if (PRIV_CALL(PRIV_CLONE, &request, &s->bind[i], f, source))
+			return -1;
+	}
+	return 0;
+}
+
+/* Whether at least one thing of the device's is there, if it has any. */
+static bool is_there(const struct start *s, const char *name)
+{
+	const struct plan *p = &s->m->plan;
+	bool has_any = false;
+
+	for (size_t i = 0; i < p->devices; i++)
+		if (!strcmp(p->device[i].name, name)) {
+			has_any = true;
+			if (s->device[i] >= 0)
+				return true;
+		}
+	for (size_t i = 0; i < p->binds; i++)
+		if (!strcmp(p->bind[i].name, name)) {
+			has_any = true;
+			if (s->bind[i] >= 0)
+				return true;
+		}
+	return !has_any;
+}
+
+/* What goes with an optional device that this host has not. */
+static void forget_absent(const struct start *s, struct plan *p)
+{
+	for (size_t i = 0; i < p->device_envs; i++)
+		if (!is_there(s, p->device_env[i].name))
+			p->device_env[i].name = NULL;
+	for (size_t i = 0; i < p->hooks; i++)
+		if (!is_there(s, p->hook[i].name))
+			p->hook[i].name = NULL;
+}
+
+void start_begin(struct start *s)
+{
+	for (size_t i = 0; i < PLAN_LAYERS; i++)
+		s->layer[i] = -1;
+	for (size_t i = 0; i < PLAN_DEVICES; i++)
+		s->device[i] = -1;
+	for (size_t i = 0; i < PLAN_BINDS; i++)
+		s->bind[i] = -1;
+}
+
+void start_end(struct start *s)
+{
+	for (size_t i = 0; i < PLAN_LAYERS; i++)
+		close_fd(&s->layer[i]);
+	for (size_t i = 0; i < PLAN_DEVICES; i++)
+		close_fd(&s->device[i]);
+	for (size_t i = 0; i < PLAN_BINDS; i++)
+		close_fd(&s->bind[i]);
+	close_fd(&s->own);
+	close_fd(&s->pidns);
+	close_fd(&s->sync);
+	close_fd(&s->report);
+}
+
 int start_leave_host(struct start *s, struct failure *f)
 {
 	struct plan *p = &s->m->plan;
@@ -136,5 +211,8 @@ int start_leave_host(struct start *s, struct failure *f)
 	for (size_t i = 0; i < p->layers; i++)
 		if ((s->layer[i] = open(p->layer[i], O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
 			return fail(f, "open a layer", "`%s`", p->layer[i]);
-	return open_devices(s, f);
+	if (open_devices(s, f) || open_binds(s, f))
+		return -1;
+	forget_absent(s, p);
+	return 0;
 }

@@ -30,8 +30,24 @@ const struct priv_operation priv_operations[] = {
 	OP(PRIV_NODE, priv_node, priv_node, 2, 2, 1,
 	   "copies type and number from the descriptor of a host node, never from the request; only into a tmpfs, "
 	   "below it, through no symlink; who may ask for which node is the server's policy"),
-	OP(PRIV_REVOKE, priv_revoke, priv_revoke, 2, 2, 0,
+	OP(PRIV_PLACE, priv_place, priv_place, 1, 1, 1,
+	   "renames within a tmpfs that the caller holds, through no symlink and over nothing"),
+	OP(PRIV_REVOKE, priv_revoke, priv_revoke, 2, 3, 0,
 	   "takes rights away from an inode of a tmpfs that the caller holds"),
+	OP(PRIV_GRANT, priv_grant, priv_grant, 2, 2, 0,
+	   "gives back what PRIV_REVOKE took, to a node of a /dev that the caller holds; which ids is the server's "
+	   "policy"),
+	OP(PRIV_CLONE, priv_clone, priv_clone, 1, 3, 1,
+	   "clones a mount of a file or directory that the caller has open, without set-id and devices; it names "
+	   "nothing "
+	   "in the namespace that it visits for that"),
+	OP(PRIV_BIND, priv_bind, priv_bind, 2, 2, 0,
+	   "mounts what the caller holds below a root that it holds; a symlink of the instance leads nowhere but "
+	   "there, and "
+	   "to no other mount; what is made belongs to the instance's root"),
+	OP(PRIV_UNBIND, priv_unbind, priv_unbind, 2, 2, 0,
+	   "unmounts the mount that the caller holds; removes only empty files and directories that PRIV_BIND has "
+	   "made"),
 	OP(PRIV_PROGRAM, priv_program, priv_program, 1, 2, 1,
 	   "a device filter can only forbid: programs on the path of a cgroup are ANDed"),
 	OP(PRIV_ALLOW, priv_allow, priv_rule, 1, 1, 0,

@@ -39,6 +39,11 @@ enum priv_number {
 	PRIV_LINK = 16,
 	PRIV_INSIDE = 17,
 	PRIV_SHAPE = 18,
+	PRIV_PLACE = 19,
+	PRIV_GRANT = 20,
+	PRIV_CLONE = 21,
+	PRIV_BIND = 22,
+	PRIV_UNBIND = 23,
 	PRIV_FENCE = 28,
 	PRIV_FENCE_SET = 29,
 };
@@ -83,19 +88,49 @@ struct priv_dev {
 	uint32_t tty_gid;  /* host id of group 5 */
 };
 
-/* in: root of the /dev tmpfs, the host's node (O_PATH). out: the new inode (O_PATH). */
+/* in: root of the /dev tmpfs, the host's node (O_PATH). out: the new inode (O_PATH), under a name of its own. */
 struct priv_node {
-	char path[PRIV_PATH]; /* below /dev, relative */
-	uint32_t type;        /* S_IFCHR or S_IFBLK */
+	char aside[PRIV_NAME]; /* below /dev, without a slash */
+	uint32_t type;         /* S_IFCHR or S_IFBLK */
 	uint32_t major, minor;
-	uint32_t mode, uid, gid;     /* host ids */
+	uint32_t mode, uid, gid; /* host ids */
+};
+
+/* in: root of the /dev tmpfs. out: the first directory that had to be made for it, or none. */
+struct priv_place {
+	char aside[PRIV_NAME];
+	char path[PRIV_PATH];        /* below /dev, relative */
 	uint32_t root_uid, root_gid; /* owner of directories that have to be made */
 };
 
-/* in: root of the /dev tmpfs, the inode that PRIV_NODE gave. */
+/* in: root of the /dev tmpfs, the inode that PRIV_NODE gave, perhaps what PRIV_PLACE gave. */
 struct priv_revoke {
 	char path[PRIV_PATH];
 	uint32_t uid, gid; /* ids that the instance does not map */
+	uint32_t keep;     /* the name stays: it will be granted again */
+};
+
+/* in: root of the /dev tmpfs, the inode. */
+struct priv_grant {
+	uint32_t mode, uid, gid; /* host ids */
+};
+
+/* in: the source (O_PATH); if it is in another mount namespace than the caller: that one, the caller's own.
+ * out: detached mount. */
+struct priv_clone {
+	uint32_t writable, executable;
+};
+
+/* in: the instance's root, detached mount. What has to be made for it is marked as ours. */
+struct priv_bind {
+	char path[PRIV_PATH]; /* below the root, relative */
+	uint32_t uid, gid;    /* host ids of the instance's root */
+};
+
+/* in: the instance's root, the mount. */
+struct priv_unbind {
+	char path[PRIV_PATH];
+	uint32_t uid, gid;
 };
 
 /* in: cgroup2 directory, or (v1) a `devices` cgroup; and the map, to put its program back. out: the map (v1: the cgroup
@@ -181,7 +216,12 @@ PRIV_OPERATION(priv_layer);
 PRIV_OPERATION(priv_overlay);
 PRIV_OPERATION(priv_dev);
 PRIV_OPERATION(priv_node);
+PRIV_OPERATION(priv_place);
 PRIV_OPERATION(priv_revoke);
+PRIV_OPERATION(priv_grant);
+PRIV_OPERATION(priv_clone);
+PRIV_OPERATION(priv_bind);
+PRIV_OPERATION(priv_unbind);
 PRIV_OPERATION(priv_program);
 PRIV_OPERATION(priv_allow);
 PRIV_OPERATION(priv_deny);

@@ -88,24 +88,51 @@ int priv_dev(const void *request, const int in[], int count, int out[], struct f
 	return 0;
 }
 
-/* Opens the directory of `path`, making what is missing as the instance's root would. */
-static int parent_directory(int dev, char *path, const struct priv_node *r)
+/* Opens the directory of `path`, making what is missing as the instance's root would; `made` is the first of that. */
+static int parent_directory(int dev, char *path, const struct priv_place *r, int *made)
 {
 	OWNED int dir = fcntl(dev, F_DUPFD_CLOEXEC, 3);
 	char *name = path, *slash;
 
 	for (; dir >= 0 && (slash = strchr(name, '/')); name = slash + 1) {
-		int next;
+		int next, created;
 
 		*slash = '\0';
-		if (!mkdirat(dir, name, 0755) && fchownat(dir, name, r->root_uid, r->root_gid, AT_SYMLINK_NOFOLLOW))
+		created = !mkdirat(dir, name, 0755);
+		if (created && fchownat(dir, name, r->root_uid, r->root_gid, AT_SYMLINK_NOFOLLOW))
 			return -1;
 		next = sys_openat2(dir, name, O_RDONLY | O_DIRECTORY, IN_DEV);
+		if (created && *made < 0 && next >= 0)
+			*made = fcntl(next, F_DUPFD_CLOEXEC, 3);
 		close_fd(&dir);
 		dir = next;
 	}
 	memmove(path, name, strlen(name) + 1);
 	return take_fd(&dir);
+}
+
+/* Undoes what was made on the way to `path`, which is gone: its directories, upwards until `made`; one that is not
+ * empty stays, and all above it. */
+static void remove_above(int dev, char *path, int made)
+{
+	struct stat first, here;
+	char *slash;
+
+	if (made < 0 || fstat(made, &first))
+		return;
+	while ((slash = strrchr(path, '/'))) {
+		OWNED int above = -1, directory = -1;
+
+		*slash = '\0';
+		slash = strrchr(path, '/');
+		directory = sys_openat2(dev, path, O_PATH | O_DIRECTORY, IN_DEV);
+		if (directory < 0 || fstat(directory, &here))
+			return;
+		above = sys_openat2(directory, "..", O_PATH | O_DIRECTORY, RESOLVE_NO_XDEV);
+		if (above < 0 || unlinkat(above, slash ? slash + 1 : path, AT_REMOVEDIR) ||
+		    (here.st_ino == first.st_ino && here.st_dev == first.st_dev))
+			return;
+	}
 }
 
 /* A tmpfs that priv_dev() made: its root belongs to the instance, which can give it to no id of the host. So it is not
@@ -145,16 +172,15 @@ static bool just_made(int node, mode_t type, dev_t number)
 int priv_node(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_node *r = request;
-	OWNED int dir = -1, node = -1;
-	char path[PRIV_PATH], aside[32];
-	static unsigned serial;
+	OWNED int node = -1;
 	struct stat host, dev;
 
 	(void)count;
 	errno = EINVAL;
-	if (!plain_path(r->path, sizeof(r->path)) || (r->mode & ~0777u) || !is_dev(in[0], &dev))
+	if (!plain_path(r->aside, sizeof(r->aside)) || strchr(r->aside, '/') || (r->mode & ~0777u) ||
+	    !is_dev(in[0], &dev))
 		return fail(f, "make the node", "not a place below /dev");
-	if (!priv_instance_ids(r->uid, r->gid) || !priv_instance_ids(r->root_uid, r->root_gid))
+	if (!priv_instance_ids(r->uid, r->gid))
 		return fail(f, "make the node", "an owner that no instance has");
 	if (fstat(in[1], &host))
 		return fail(f, "look at the host's node", "fstat");
@@ -164,23 +190,50 @@ int priv_node(const void *request, const int in[], int count, int out[], struct 
 	if ((host.st_mode & S_IFMT) != r->type || (r->type != S_IFCHR && r->type != S_IFBLK) ||
 	    major(host.st_rdev) != r->major || minor(host.st_rdev) != r->minor)
 		return fail(f, "look at the host's node", "it is another device than %u:%u by now", r->major, r->minor);
-	memcpy(path, r->path, sizeof(path));
-	dir = parent_directory(in[0], path, r);
-	if (dir < 0)
-		return fail(f, "make the node", "openat2: directories of `/dev/%s`", r->path);
-	snprintf(aside, sizeof(aside), ".ctrmgr-%d-%u", getpid(), serial++);
 	/* Closed to all until it is the owner's: the instance sees it from the first moment on. */
-	if (mknodat(dir, aside, r->type, host.st_rdev))
-		return fail(f, "make the node", "mknod: `/dev/%s`", r->path);
-	node = openat(dir, aside, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (mknodat(in[0], r->aside, r->type, host.st_rdev))
+		return fail(f, "make the node", "mknod: %u:%u", r->major, r->minor);
+	node = openat(in[0], r->aside, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	if (node < 0 || !just_made(node, r->type, host.st_rdev) || fchownat(node, "", r->uid, r->gid, AT_EMPTY_PATH) ||
-	    chmod_inode(node, r->mode) || syscall(SYS_renameat2, dir, aside, dir, path, 1 /* RENAME_NOREPLACE */)) {
-		fail(f, errno == EEXIST ? "name the node" : "make the node",
-		     errno == ENOSYS || errno == EINVAL ? "renameat2: `/dev/%s`" : "`/dev/%s`", r->path);
-		unlinkat(dir, aside, 0);
+	    chmod_inode(node, r->mode)) {
+		fail(f, "make the node", "%u:%u", r->major, r->minor);
+		unlinkat(in[0], r->aside, 0);
 		return -1;
 	}
 	out[0] = take_fd(&node);
+	return 0;
+}
+
+int priv_place(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct priv_place *r = request;
+	OWNED int dir = -1, made = -1;
+	char path[PRIV_PATH];
+	struct stat dev;
+	int failed;
+
+	(void)count;
+	errno = EINVAL;
+	if (!plain_path(r->path, sizeof(r->path)) || !plain_path(r->aside, sizeof(r->aside)) || strchr(r->aside, '/') ||
+	    !is_dev(in[0], &dev))
+		return fail(f, "make the node", "not a place below /dev");
+	if (!priv_instance_ids(r->root_uid, r->root_gid))
+		return fail(f, "make the node", "an owner that no instance has");
+	memcpy(path, r->path, sizeof(path));
+	dir = parent_directory(in[0], path, r, &made);
+	if (dir < 0)
+		failed = fail(f, "make the node", "openat2: directories of `/dev/%s`", r->path);
+	else if (syscall(SYS_renameat2, in[0], r->aside, dir, path, 1 /* RENAME_NOREPLACE */))
+		failed = fail(f, errno == EEXIST ? "name the node" : "make the node",
+			      errno == ENOSYS || errno == EINVAL ? "renameat2: `/dev/%s`" : "`/dev/%s`", r->path);
+	else
+		failed = 0;
+	if (failed) {
+		memcpy(path, r->path, sizeof(path));
+		remove_above(in[0], path, made);
+		return -1;
+	}
+	out[0] = take_fd(&made);
 	return 0;
 }
 
@@ -192,7 +245,7 @@ int priv_revoke(const void *request, const int in[], int count, int out[], struc
 	char path[PRIV_PATH], *slash;
 	const char *name;
 
-	(void)count, (void)out;
+	(void)out;
 	errno = EINVAL;
 	if (!plain_path(r->path, sizeof(r->path)) || !is_dev(in[0], &dev) || fstat(in[1], &kept) ||
 	    kept.st_dev != dev.st_dev || (!S_ISCHR(kept.st_mode) && !S_ISBLK(kept.st_mode)) || r->uid == UINT32_MAX ||
@@ -202,6 +255,8 @@ int priv_revoke(const void *request, const int in[], int count, int out[], struc
 	 * The owner first: whoever is it can undo a chmod. */
 	if (fchownat(in[1], "", r->uid, r->gid, AT_EMPTY_PATH) || chmod_inode(in[1], 0))
 		return fail(f, "revoke the node", "fchmodat2: `/dev/%s`", r->path);
+	if (r->keep)
+		return 0;
 	memcpy(path, r->path, sizeof(path));
 	slash = strrchr(path, '/');
 	name = slash ? slash + 1 : path;
@@ -212,5 +267,25 @@ int priv_revoke(const void *request, const int in[], int count, int out[], struc
 	if (dir >= 0 && !fstatat(dir, name, &named, AT_SYMLINK_NOFOLLOW) && named.st_ino == kept.st_ino &&
 	    named.st_dev == kept.st_dev && unlinkat(dir, name, 0))
 		return fail(f, "remove the node", "`/dev/%s`", r->path);
+	if (slash)
+		*slash = '/';
+	remove_above(in[0], path, count > 2 ? in[2] : -1);
+	return 0;
+}
+
+int priv_grant(const void *request, const int in[], int count, int out[], struct failure *f)
+{
+	const struct priv_grant *r = request;
+	struct stat dev, s;
+
+	(void)count, (void)out;
+	errno = EINVAL;
+	if (!is_dev(in[0], &dev) || fstat(in[1], &s) || s.st_dev != dev.st_dev || (r->mode & ~0777u) ||
+	    (!S_ISCHR(s.st_mode) && !S_ISBLK(s.st_mode)))
+		return fail(f, "grant the node", "not a node of /dev");
+	if (!priv_instance_ids(r->uid, r->gid))
+		return fail(f, "grant the node", "an owner that no instance has");
+	if (fchownat(in[1], "", r->uid, r->gid, AT_EMPTY_PATH) || chmod_inode(in[1], r->mode))
+		return fail(f, "grant the node", "fchmodat2: of %u:%u", major(s.st_rdev), minor(s.st_rdev));
 	return 0;
 }

@@ -142,7 +142,16 @@ static int link_up(struct monitor *m, struct net_inside *inside, struct failure 
 	return p->ingress || p->egress || p->priority != UINT32_MAX ? limit_link(p, f) : 0;
 }
 
-static int plan_devices(struct start *s, struct failure *f)
+static int of_device(const char *name, struct failure *f)
+{
+	char said[sizeof(f->detail)];
+
+	memcpy(said, f->detail, sizeof(said));
+	snprintf(f->detail, sizeof(f->detail), "device `%.63s`: %.180s", name, said);
+	return -1;
+}
+
+static int plan_nodes(struct start *s, struct failure *f)
 {
 	const struct plan *p = &s->m->plan;
 
@@ -161,15 +170,60 @@ static int plan_devices(struct start *s, struct failure *f)
 		snprintf(c.path, sizeof(c.path), "%.255s", d->path);
 		snprintf(c.user, sizeof(c.user), "%.63s", d->user);
 		snprintf(c.group, sizeof(c.group), "%.63s", d->group);
-		if (device_attach(s->m, &c, s->device[i], f)) {
-			char said[sizeof(f->detail)];
-
-			memcpy(said, f->detail, sizeof(said));
-			snprintf(f->detail, sizeof(f->detail), "device `%.63s`: %.180s", d->name, said);
-			return -1;
-		}
+		if (part_prepare(s->m, &c, STARTING, s->device[i], "", 0, f))
+			return of_device(d->name, f);
 	}
 	return 0;
+}
+
+static int plan_text(struct start *s, const char *name, uint32_t type, const char *text, size_t size, struct failure *f)
+{
+	struct ctl_device c = {.type = type};
+
+	snprintf(c.name, sizeof(c.name), "%.63s", name);
+	return part_prepare(s->m, &c, STARTING, -1, text, size, f) ? of_device(name, f) : 0;
+}
+
+static int plan_devices(struct start *s, struct failure *f)
+{
+	const struct plan *p = &s->m->plan;
+
+	if (plan_nodes(s, f))
+		return -1;
+	for (size_t i = 0; i < p->binds; i++) {
+		const struct plan_bind *b = &p->bind[i];
+		struct ctl_device c = {.type = CTL_BIND, .access = b->access};
+
+		snprintf(c.name, sizeof(c.name), "%.63s", b->name);
+		snprintf(c.path, sizeof(c.path), "%.255s", b->target);
+		if (s->bind[i] >= 0 && part_prepare(s->m, &c, STARTING, s->bind[i], "", 0, f))
+			return of_device(b->name, f);
+	}
+	for (size_t i = 0; i < p->device_envs; i++) {
+		const struct plan_device_env *e = &p->device_env[i];
+
+		if (e->name && plan_text(s, e->name, CTL_ENV, e->text, strlen(e->text) + 1, f))
+			return -1;
+	}
+	for (size_t i = 0; i < p->hooks; i++) {
+		const struct plan_hook *h = &p->hook[i];
+		static char text[CTL_TEXT_MAX]; /* not on the stack, whose pages would stay */
+		size_t size = 0;
+
+		for (size_t n = 0; h->name && n < h->words; n++)
+			size += (size_t)snprintf(text + size, sizeof(text) - size, "%s", h->word[n]) + 1;
+		if (h->name && plan_text(s, h->name, CTL_HOOK, text, size, f))
+			return -1;
+	}
+	for (size_t i = 0; i < p->shares; i++) {
+		struct ctl_device c = {.type = CTL_SHARE};
+
+		snprintf(c.name, sizeof(c.name), "%.63s", p->share[i].name);
+		snprintf(c.path, sizeof(c.path), "%.255s", p->share[i].path);
+		if (part_prepare(s->m, &c, STARTING, -1, "", 0, f))
+			return of_device(c.name, f);
+	}
+	return part_commit(s->m, STARTING, f);
 }
 
 /* The last byte, with the console. */
@@ -249,19 +303,9 @@ int monitor_start(struct monitor *m, struct failure *f)
 	struct start s = {.m = m, .own = -1, .pidns = -1, .sync = -1, .report = -1};
 	int failed, status;
 
-	for (size_t i = 0; i < PLAN_LAYERS; i++)
-		s.layer[i] = -1;
-	for (size_t i = 0; i < PLAN_DEVICES; i++)
-		s.device[i] = -1;
+	start_begin(&s);
 	failed = take_lock(m, f) ? -2 : control_listen(m, f) || start_steps(&s, f);
-	for (size_t i = 0; i < PLAN_LAYERS; i++)
-		close_fd(&s.layer[i]);
-	for (size_t i = 0; i < PLAN_DEVICES; i++)
-		close_fd(&s.device[i]);
-	close_fd(&s.own);
-	close_fd(&s.pidns);
-	close_fd(&s.sync);
-	close_fd(&s.report);
+	start_end(&s);
 	confine_unload(&m->plan.confinement);
 	if (!failed) {
 		state_write(m, false);

@@ -10,9 +10,13 @@ _Static_assert(PLAN_ADDRESSES == NET_ADDRESSES_MAX && PLAN_GATEWAYS == NET_GATEW
 /* What only the start needs. */
 struct start {
 	struct monitor *m;
-	int layer[PLAN_LAYERS], device[PLAN_DEVICES];
+	int layer[PLAN_LAYERS], device[PLAN_DEVICES], bind[PLAN_BINDS]; /* -1: not there */
 	int own, pidns, sync, report; /* own: the instance's directory, in the monitor's mount namespace */
 };
+
+/* prepare.c: all slots empty. */
+void start_begin(struct start *s);
+void start_end(struct start *s);
 
 /* prepare.c: a mount namespace of our own, and everything that the host has to give while we still see it. */
 int start_leave_host(struct start *s, struct failure *f);

@@ -77,17 +77,6 @@ def _is_plugins(kind: str) -> bool:
     return adopt.adopt(kind)
 
 
-def _only_part(name: str, rows: Sequence[list[str]]) -> list[str]:
-    """The one node that the device is made of. Raises UnsupportedError when it is more."""
-    found = [row for row in rows if row[0] in parts.PARTS]
-    if len(found) != 1 or found[0][0] != "device":
-        what = f"{len(found)} parts" if found else "nothing on this host now"
-        raise UnsupportedError(
-            f"device `{name}` is made of {what}: attaching that is not done yet", hint="put it in a profile"
-        )
-    return found[0]
-
-
 def _near(word: str, known: Sequence[str]) -> str:
     from difflib import get_close_matches
 
@@ -139,8 +128,13 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
 
     Raises NotFoundError, SpecError, ConflictError, HostError, UnsupportedError, HelperError; then nothing has changed.
     """
-    canonical, rows = check(device, values)
-    asks = any(row[0] == "request" for row in rows)
+    return attach_rows(name, device, *check(device, values), volatile=volatile)
+
+
+def attach_rows(
+    name: str, device: str, canonical: dict[str, str], rows: list[list[str]], *, volatile: bool = False
+) -> bool:
+    """`attach`, of what has been resolved already: all its parts, or none of them."""
     with record.lock(name):
         repair.instance(name)
         own = record.Record(name)
@@ -151,19 +145,13 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
                 f"`{name}` is not running", hint="without --volatile the device comes with its next start"
             )
         _check_new(name, device, own, plan)
-        fd = -1
-        row: list[str] = []
+        opened: list[tuple[list[str], int]] = []
+        asks = any(row[0] == "request" for row in rows)
         given = _given(name, rows, running, volatile) if asks else None
         try:
-            rows = [*rows, *(given.rows if given else ())]
+            rows = _beside(name, device, [*rows, *(given.rows if given else ())], plan, running)
             if given or not asks:
-                row = _only_part(device, rows)
-                _check_free(device, row, plan)
-                try:
-                    fd = _open_checked(device, row)
-                except NotFoundError:
-                    if row[9] == "required" or running:
-                        raise
+                _open_all(device, rows, opened, running)
             if running:
                 _hold(name, device, rows)
             if not volatile:
@@ -172,7 +160,7 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
                 crash("attach-recorded")
             if running:
                 with Limited(name, rows):
-                    _ask_attach(name, device, row, fd)
+                    _ask_attach(name, device, rows, opened)
                 crash("attach-done")
         except BaseException:
             record.drop(own.path)
@@ -181,7 +169,7 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
                 _take_back(given)
             raise
         finally:
-            if fd >= 0:
+            for _, fd in opened:
                 os.close(fd)
         record.finish(own.path)
     return running
@@ -213,18 +201,86 @@ def _check_new(name: str, device: str, own: record.Record, plan: list[list[str]]
         raise ConflictError(f"`{name}` has a device `{device}` already", hint="detach it first, or choose another name")
 
 
-def _check_free(device: str, row: list[str], plan: list[list[str]]) -> None:
-    for other in plan:
-        if other[0] == "device" and other[4] == row[4]:
-            raise ConflictError(
-                f"device `{device}`: `{row[4]}` is where device `{other[1]}` is", hint="choose a `path`"
-            )
+def _beside(name: str, device: str, rows: list[list[str]], plan: list[list[str]], running: bool) -> list[list[str]]:
+    """The device's rows, without the parts that another one brings already. Raises ConflictError."""
+    there = [row for row in plan if row[0] in parts.WORDS]
+    if running and len([row for row in rows if row[0] in parts.PARTS]) > 1:
+        # Those that are there for this run only are in no plan; they are compared by what they are inside.
+        for part in control.ask(record.run_home(name), control.DEVICES).devices():
+            same = [row for row in rows if row[0] == "device" and row[4] == part.path and _is(row, part)]
+            if same and not any(row[0] == "device" and row[4] == part.path for row in there):
+                there.append(["device", part.name, *same[0][2:]])
+    try:
+        return parts.shared([*there, *rows])[len(there) :]
+    except SpecError as error:
+        raise ConflictError(error.message, hint="choose a `path`") from None
 
 
-def _ask_attach(name: str, device: str, row: list[str], fd: int) -> None:
+def _is(row: list[str], part: control.Device) -> bool:
+    try:
+        number = os.stat(row[3]).st_rdev
+    except OSError:
+        return False
+    return part.kind == row[2] and (part.major, part.minor) == (os.major(number), os.minor(number))
+
+
+def _open_all(device: str, rows: list[list[str]], opened: list[tuple[list[str], int]], running: bool) -> None:
+    """Open what the rows name on the host. Raises NotFoundError when an attach would bring none of it."""
+    missing: NotFoundError | None = None
+    for row in rows:
+        try:
+            if row[0] == "device":
+                opened.append((row, _open_checked(device, row)))
+            elif row[0] == "bind":
+                opened.append((row, _open_file(device, row[2])))
+        except NotFoundError as error:
+            needed = "optional" not in row[4].split(",") if row[0] == "bind" else row[9] == "required"
+            if needed:
+                raise
+            missing = error
+    if missing and running and not opened:
+        raise missing
+
+
+def _open_file(device: str, source: str) -> int:
+    try:
+        return os.open(source, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NotFoundError(f"device `{device}`: `{source}` does not exist on this host") from None
+    except OSError as error:
+        raise HostError(f"device `{device}`: `{source}`: {error.strerror}") from error
+
+
+def _ask_attach(name: str, device: str, rows: list[list[str]], opened: list[tuple[list[str], int]]) -> None:
+    run = record.run_home(name)
+    asked = [control.Part(_part(row, fd).pack(), fd) for row, fd in opened]
+    for row in rows:
+        if row[0] == "device-env":
+            text = f"{row[2]}={row[3]}\0".encode(errors="surrogateescape")
+            asked.append(control.Part(control.Device(device, "env", "").pack(), text=text))
+        elif row[0] == "hook":
+            text = "".join(word + "\0" for word in row[2:]).encode(errors="surrogateescape")
+            asked.append(control.Part(control.Device(device, "hook", "").pack(), text=text))
+        elif row[0] == "shares":
+            asked.append(control.Part(control.Device(device, "share", row[2]).pack()))
+    if not asked:
+        raise NotFoundError(f"device `{device}` is made of nothing on this host now")
+    if len(asked) == 1 and opened[:1] and opened[0][0][0] == "device":
+        reply = control.ask(run, control.ATTACH, device=asked[0].device, fd=asked[0].fd)
+    else:
+        reply = control.commit(run, asked, lambda: crash("attach-prepared"))
+    if reply.error:
+        raise control.failure(device, reply.step, reply.detail, reply.error)
+
+
+def _part(row: list[str], fd: int) -> control.Device:
+    if row[0] == "bind":
+        options = row[4].split(",")
+        access = "r" + ("w" if "rw" in options else "") + ("" if "noexec" in options else "x")
+        return control.Device(row[1], "bind", row[3], access=access)
     host = os.fstat(fd)
-    asked = control.Device(
-        device,
+    return control.Device(
+        row[1],
         row[2],
         row[4],
         (os.major(host.st_rdev), os.minor(host.st_rdev)),
@@ -233,9 +289,6 @@ def _ask_attach(name: str, device: str, row: list[str], fd: int) -> None:
         mode=int(row[7], 8),
         access=row[8],
     )
-    reply = control.ask(record.run_home(name), control.ATTACH, device=asked.pack(), fd=fd)
-    if reply.error:
-        raise control.failure(device, reply.step, reply.detail, reply.error)
 
 
 class Detached:
@@ -274,7 +327,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
             if not volatile and (planned or device in own.devices):
                 if own.devices.pop(device, None) is None:
                     own.devices[device] = {"type": "none"}  # it is a profile's: mask it, as LXD does
-                record.stage(own, [row for row in plan if row[0] not in parts.WORDS or row[1] != device])
+                record.stage(own, without(plan, device))
                 crash("detach-recorded")
             if attached:
                 result = _ask_detach(name, device, holders)
@@ -290,6 +343,33 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
 
             allocations.detach(name, device)
     return result
+
+
+def without(plan: list[list[str]], device: str) -> list[list[str]]:
+    """The plan without a device; of its parts those that another one needs, too, become that one's."""
+    heirs: dict[str, str] = {}
+    for row in plan:
+        if row[0] == "shares" and row[1] != device:
+            heirs.setdefault(row[2], row[1])
+    found = []
+    for row in plan:
+        if row[0] == "shares" and heirs.get(row[2]) == row[1] and _brings(plan, device, row[2]):
+            continue
+        if row[0] in parts.WORDS and row[1] == device:
+            place = row[4] if row[0] == "device" else row[3] if row[0] == "bind" else ""
+            if place not in heirs:
+                continue
+            row = [row[0], heirs[place], *row[2:]]
+        found.append(row)
+    return found
+
+
+def _brings(plan: list[list[str]], device: str, place: str) -> bool:
+    return any(
+        row[1] == device and ((row[0] == "device" and row[4] == place) or (row[0] == "bind" and row[3] == place))
+        for row in plan
+        if row[0] in parts.PARTS
+    )
 
 
 def _ask_detach(name: str, device: str, holders: str) -> Detached:

@@ -7,6 +7,7 @@ import os
 
 from ctrmgr import state
 from ctrmgr.backend import leases, record
+from ctrmgr.devices import rows as parts
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
 from ctrmgr.kernel import control, spawn
 
@@ -117,7 +118,7 @@ def _whole(path: str) -> bool:
 
 
 def _devices(plan: Sequence[Sequence[str]]) -> set[str]:
-    return {row[1] for row in plan if row[0] == "device"}
+    return {row[1] for row in plan if row[0] in parts.PARTS}
 
 
 def end_run(name: str) -> None:

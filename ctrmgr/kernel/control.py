@@ -14,8 +14,13 @@ import sys
 
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, SpecError, UnsupportedError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
 VERSION = 1
 STATUS, ATTACH, DETACH, DEVICES, STOP, KILL, FREEZE, THAW, ENTER, SIGNAL, WAIT, LIMIT = range(1, 13)
+PART, COMMIT, SUSPEND, RESUME, TEXT = range(13, 18)
 MEND_FILTER, MEND_NODE = 20, 21
 NAMES = (
     *(
@@ -32,15 +37,25 @@ NAMES = (
         "signal",
         "wait",
         "limit",
+        "part",
+        "commit",
+        "suspend",
+        "resume",
+        "text",
     ),
-    *[""] * 7,
+    "",
+    "",
     "mend_filter",
     "mend_node",
 )
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")
-TYPES = {"char": 1, "block": 2}
-ACCESS = {"m": 1, "r": 2, "w": 4}
+TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6}
+KINDS = {number: name for name, number in TYPES.items()}
+ACCESS = {"m": 1, "r": 2, "w": 4, "x": 8}
+SUSPENDED = 16
+WINDOW = 32
+"""Requests that may be under way at once: the monitor waits for no client, and drops the reply that does not fit."""
 
 HEADER = struct.Struct("=IIii256s")
 DEVICE = struct.Struct("=64s256s64s64s7I")
@@ -49,6 +64,13 @@ HOLDER = struct.Struct("=4i16s")
 STATUS_DATA = struct.Struct("=4iQI68s")
 STATUS_FIRST = struct.Struct("=4iQ")
 REPORT = struct.Struct("=Iiii64s256s")
+CONFLICTS = (errno.EEXIST, errno.EBUSY, errno.ENOENT, errno.ENOSPC, errno.EALREADY, errno.ENODEV)
+BAD_PLACES = {
+    errno.EISDIR: "is a directory, the source is none",
+    errno.ENOTDIR: "a file is where a directory is needed",
+    errno.ELOOP: "is a symlink; name where it leads",
+    errno.EXDEV: "lies on another mount of the instance",
+}
 EMPTY_DEVICE = bytes(DEVICE.size)
 
 debug = False
@@ -56,27 +78,31 @@ debug = False
 
 
 class Device:
-    """A device as the monitor knows it. `uid` and `gid` are as seen inside, known after it was attached."""
+    """One part of a device as the monitor knows it: a node (`char`, `block`), a mount (`bind`), a variable (`env`), a `hook`, or the wish for a part of another device's (`share`).
 
-    __slots__ = ("access", "gid", "group", "kind", "major", "minor", "mode", "name", "path", "uid", "user")
+    `uid` and `gid` are as seen inside, known after it was attached. `path` of a variable is its name, of a hook its kind.
+    """
+
+    __slots__ = ("access", "gid", "group", "kind", "major", "minor", "mode", "name", "path", "suspended", "uid", "user")
 
     def __init__(
         self,
         name: str,
         kind: str,
         path: str,
-        number: tuple[int, int],
+        number: tuple[int, int] = (0, 0),
         *,
-        user: str,
-        group: str,
-        mode: int,
-        access: str,
+        user: str = "",
+        group: str = "",
+        mode: int = 0,
+        access: str = "",
         uid: int = 0,
         gid: int = 0,
+        suspended: bool = False,
     ) -> None:
         self.name, self.kind, self.path, self.user, self.group = name, kind, path, user, group
         self.major, self.minor = number
-        self.mode, self.access, self.uid, self.gid = mode, access, uid, gid
+        self.mode, self.access, self.uid, self.gid, self.suspended = mode, access, uid, gid, suspended
 
     def pack(self) -> bytes:
         return DEVICE.pack(
@@ -98,16 +124,26 @@ def unpack_device(data: bytes, offset: int) -> Device:
     name, path, user, group, kind, major, minor, mode, access, uid, gid = DEVICE.unpack_from(data, offset)
     return Device(
         text(name),
-        "block" if kind == TYPES["block"] else "char",
+        KINDS.get(kind, ""),
         text(path),
         (major, minor),
         user=text(user),
         group=text(group),
         mode=mode,
-        access="".join(letter for letter in "rwm" if access & ACCESS[letter]),
+        access="".join(letter for letter in "rwmx" if access & ACCESS[letter]),
         uid=uid,
         gid=gid,
+        suspended=bool(access & SUSPENDED),
     )
+
+
+class Part:
+    """What one request of a transaction brings: a packed `Device`, the host's node or file, a variable's or hook's text."""
+
+    __slots__ = ("device", "fd", "text")
+
+    def __init__(self, device: bytes, fd: int = -1, text: bytes = b"") -> None:
+        self.device, self.fd, self.text = device, fd, text
 
 
 class Holder:
@@ -134,6 +170,16 @@ class Reply:
     def holders(self) -> list[Holder]:
         found = (HOLDER.unpack_from(self.data, index * HOLDER.size) for index in range(self.count))
         return [Holder(pid, inner, fds, maps, text(comm)) for pid, inner, fds, maps, comm in found]
+
+    def hooks(self) -> list[list[str]]:
+        """Kind and arguments of each."""
+        found, offset = [], 0
+        for _ in range(self.count):
+            (size,) = struct.unpack_from("=I", self.data, offset)
+            words = self.data[offset + 4 : offset + 4 + size]
+            found.append([word.decode(errors="surrogateescape") for word in words.split(b"\0")[:-1]])
+            offset += 4 + size
+        return found
 
     def status(self) -> tuple[int, int, bool, int]:
         """Pids of the monitor and of init, whether it is frozen, and when it was started (ns since 1970)."""
@@ -175,20 +221,55 @@ def ask(
         DEVICE.pack(name.encode(), path.encode(), b"", b"", *[0] * 7) if name or path else EMPTY_DEVICE
     )
     packet = HEADER.pack(VERSION, op, arg, 0, value.encode()) + payload
-    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     connection.settimeout(timeout)
     try:
         _connect(connection, run)
-        connection.sendmsg([packet], rights)
-        answer = connection.recv(1 << 17)
+        connection.sendmsg([packet], _rights(fd))
+        return _hear(connection, run)
     except OSError as error:
         raise gone(run) from error
     finally:
         connection.close()
+
+
+def _rights(fd: int) -> list[tuple[int, int, bytes]]:
+    return [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
+
+
+def _hear(connection: _socket.socket, run: str) -> Reply:
+    answer = connection.recv(1 << 17)
     if len(answer) < REPLY.size:
         raise gone(run)
     return Reply(answer)
+
+
+def commit(run: str, parts: Sequence[Part], prepared: Callable[[], None]) -> Reply:
+    """All parts in one go, or none of them; `prepared` is called between. Returns the reply to what failed, or the last.
+
+    Whatever ends the connection before its end leaves nothing. Raises ConflictError when no monitor answers.
+    """
+    if debug:
+        print(f"ctrmgr: ask {run}: {len(parts)} parts", file=sys.stderr)
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    header = HEADER.pack(VERSION, PART, 0, 0, b"")
+    try:
+        _connect(connection, run)
+        for first in range(0, len(parts), WINDOW):
+            window = parts[first : first + WINDOW]
+            for part in window:
+                connection.sendmsg([header, part.device, part.text], _rights(part.fd))
+            for _ in window:
+                reply = _hear(connection, run)
+                if reply.error:
+                    return reply
+        prepared()
+        connection.send(HEADER.pack(VERSION, COMMIT, 0, 0, b"") + EMPTY_DEVICE)
+        return _hear(connection, run)
+    except OSError as error:
+        raise gone(run) from error
+    finally:
+        connection.close()
 
 
 def gone(run: str) -> ConflictError:
@@ -230,8 +311,10 @@ def _by_step(subject: str, step: str, detail: str, code: int) -> CtrmgrError | N
         return SpecError(f"`{subject}`: {detail}", hint=hint)
     if step == "name the node":
         return ConflictError(f"`{subject}`: {detail} exists in the instance already", hint="choose another `path`")
-    if step in ("attach", "detach") and code in (errno.EEXIST, errno.EBUSY, errno.ENOENT, errno.ENOSPC):
+    if step in ("attach", "detach", "suspend", "resume") and code in CONFLICTS:
         return ConflictError(f"`{subject}`: {detail}")
+    if step == "find the place to mount on" and code in BAD_PLACES:
+        return ConflictError(f"`{subject}`: {detail} in the instance: {BAD_PLACES[code]}")
     if step == "look at the host's node":
         return ConflictError(f"`{subject}`: {detail}", hint="the device changed in between; try again")
     if step == "open the device":

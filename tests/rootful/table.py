@@ -61,15 +61,36 @@ class Dev(Structure):
 
 class Node(Structure):
     number = 8
-    _fields_ = (
-        ("path", c_char * 256),
-        *numbers("type", "major", "minor", "mode", "uid", "gid", "root_uid", "root_gid"),
-    )
+    _fields_ = (("aside", c_char * 64), *numbers("type", "major", "minor", "mode", "uid", "gid"))
 
 
 class Revoke(Structure):
     number = 9
+    _fields_ = (("path", c_char * 256), *numbers("uid", "gid", "keep"))
+
+
+class Place(Structure):
+    number = 19
+    _fields_ = (("aside", c_char * 64), ("path", c_char * 256), *numbers("root_uid", "root_gid"))
+
+
+class Grant(Structure):
+    number = 20
+    _fields_ = (*numbers("mode", "uid", "gid"),)
+
+
+class Clone(Structure):
+    number = 21
+    _fields_ = (*numbers("writable", "executable"),)
+
+
+class Bind(Structure):
+    number = 22
     _fields_ = (("path", c_char * 256), *numbers("uid", "gid"))
+
+
+class Unbind(Bind):
+    number = 23
 
 
 class Program(Structure):
@@ -136,7 +157,7 @@ class FenceSet(Structure):
 
 OPERATIONS: dict[type[Structure], tuple[int, int]] = {
     CgroupCreate: (1, 1), CgroupWrite: (1, 1), CgroupRemove: (1, 1), Idmap: (1, 1), Layer: (1, 2), Overlay: (3, 40),
-    Dev: (0, 0), Node: (2, 2), Revoke: (2, 2), Program: (1, 2), Allow: (1, 1), Deny: (1, 1), KernelMounts: (1, 1),
+    Dev: (0, 0), Node: (2, 2), Revoke: (2, 3), Place: (1, 1), Grant: (2, 2), Clone: (1, 3), Bind: (2, 2), Unbind: (2, 2), Program: (1, 2), Allow: (1, 1), Deny: (1, 1), KernelMounts: (1, 1),
     Mask: (2, 2), Console: (2, 2), Link: (1, 1), Inside: (0, 0), Fence: (2, 2),
     FenceSet: (1, 1), Shape: (0, 0),
 }  # fmt: skip
@@ -149,7 +170,7 @@ class Table:
     def __init__(self, folder: Path) -> None:
         self.program = folder / "priv-driver"
         names = (
-            "priv", "priv_cgroup", "priv_device", "priv_fence", "priv_mount", "priv_net", "priv_program", "btf", "netlink", "shape",
+            "priv", "priv_bind", "priv_cgroup", "priv_device", "priv_fence", "priv_mount", "priv_net", "priv_program", "btf", "netlink", "shape",
         )  # fmt: skip
         sources = [Path(__file__).with_name("priv_driver.c"), *(SOURCES / f"{name}.c" for name in names)]
         subprocess.run(["cc", *WARNINGS, *FLAGS, f"-I{SOURCES}", "-o", self.program, *sources], check=True)

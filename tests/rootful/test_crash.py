@@ -16,12 +16,14 @@ import pytest
 
 from ctrmgr.backend import create, record, repair
 from tests.conftest import ROOT, Ctr, same, settle
-from tests.rootful import plugins
+from tests.rootful import plugins, test_parts
 
 Snapshot = Callable[[], dict[str, object]]
 LAUNCH = ("launch", "builtin:busybox", "c1", "-p", "no-network")
 FUSE = "/dev/fuse"
 SCRATCH = ("-d", "s,type=any,function=storage.scratch,path=/dev/s")
+PARTS = ("attach-parts",)
+"""Not a verb: a device of several parts is attached, by what a driver would have resolved it to."""
 STEPS = {
     "create-made": LAUNCH,
     "create-claimed": LAUNCH,
@@ -33,6 +35,7 @@ STEPS = {
     "start-leased": LAUNCH,
     "attach-leased": ("attach-device", "c1", FUSE),
     "attach-recorded": ("attach-device", "c1", FUSE),
+    "attach-prepared": PARTS,
     "attach-done": ("attach-device", "c1", FUSE),
     "detach-recorded": ("detach-device", "c1", "fuse"),
     "detach-done": ("detach-device", "c1", "fuse"),
@@ -52,6 +55,16 @@ STEPS = {
 def test_every_step_is_tested() -> None:
     text = "".join(path.read_text() for path in (ROOT / "ctrmgr").rglob("*.py"))
     assert set(re.findall(r'\bcrash\("([\w-]+)"\)', text)) == set(STEPS)
+
+
+def parts(ctr: Ctr, step: str) -> None:
+    """Attach a device of several parts, and die at a step of it."""
+    rows = [
+        test_parts.node(FUSE, "/dev/fuse"),
+        test_parts.bind(ctr.folder, "/opt/folder"),
+        ["device-env", "gpu", "GPU", "1"],
+    ]
+    test_parts.attach(ctr, rows, code=-signal.SIGKILL, env={"CTRMGR_CRASH_AT": step})
 
 
 def crash(ctr: Ctr, step: str) -> None:
@@ -110,6 +123,31 @@ def test_devices(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, s
     assert (f"source={FUSE}" in ctr("info", "c1").stdout) == there
     ctr("restart", "c1")
     assert (ctr("exec", "c1", "test", "-c", FUSE, code=None).code == 0) == there
+    ctr("delete", "--force", "c1")
+    settle()
+    same(before, host_snapshot())
+
+
+@pytest.mark.parametrize(
+    "step", ["attach-recorded", "attach-prepared", "attach-done", "detach-recorded", "detach-done"]
+)
+def test_devices_of_several_parts(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, step: str) -> None:
+    ctr(*LAUNCH)
+    if step.startswith("attach"):
+        parts(ctr, step)
+    else:
+        parts(ctr, "attach-done")
+        ctr("attach-device", "c1", "again", "type=unix-char", f"source={FUSE}", "path=/dev/again")
+        result = ctr("detach-device", "c1", "gpu", code=None, env={"CTRMGR_CRASH_AT": step})
+        assert result.code == -signal.SIGKILL
+    ctr("attach-device", "c1", "/dev/net/tun")
+    whole(ctr)
+    there = "/dev/fuse\n/opt/folder\n1\n" if step in ("attach-done", "detach-recorded") else "\n"
+    look = ("exec", "c1", "sh", "-c", "ls -d /dev/fuse /opt/folder 2>/dev/null; echo $GPU")
+    assert ctr(*look).stdout == there
+    assert ("name: gpu" in ctr("info", "c1", "--format", "yaml").stdout) == (there != "\n")
+    ctr("restart", "c1")
+    assert ctr(*look).stdout == there
     ctr("delete", "--force", "c1")
     settle()
     same(before, host_snapshot())

@@ -9,9 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from ctypes import Structure, c_uint32
 from pathlib import Path
@@ -28,14 +26,17 @@ from tests.rootful.table import (
     OWNER,
     Address,
     Allow,
+    Bind,
     CgroupCreate,
     CgroupRemove,
     CgroupWrite,
+    Clone,
     Console,
     Deny,
     Dev,
     Fence,
     FenceSet,
+    Grant,
     IdMap,
     Idmap,
     Inside,
@@ -46,38 +47,13 @@ from tests.rootful.table import (
     Node,
     Opened,
     Overlay,
+    Place,
     Program,
     Revoke,
     Shape,
     Table,
+    Unbind,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    return Table(tmp_path_factory.mktemp("table"))
-
-
-@pytest.fixture
-def opened() -> Iterator[Opened]:
-    # pytest's own folder is closed to the ids of an instance
-    folder = Path(tempfile.mkdtemp(prefix="ctrmgr-table-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    found = Opened(folder)
-    yield found
-    for fd in found.fds:
-        os.close(fd)
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def tmpfs(tmp_path: Path) -> Iterator[Path]:
-    """A /dev as an instance has it: not host root's."""
-    place = tmp_path / "dev"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"uid={OWNER},gid={OWNER},mode=755", "dev", place], check=True)
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
 
 
 @pytest.fixture
@@ -98,7 +74,7 @@ def test_sizes_and_counts(table: Table, opened: Opened, kind: type[Structure]) -
         assert table.raw(number, bytes(size), *[null] * count) == (errno.EINVAL, 0)
 
 
-@pytest.mark.parametrize("number", [-1, 0, 18, 1 << 20, 2**31 - 1])
+@pytest.mark.parametrize("number", [-1, 0, 24, 1 << 20, 2**31 - 1])
 def test_there_is_no_other_operation(table: Table, number: int) -> None:
     assert table.raw(number, b"") == (errno.EINVAL, 0)
 
@@ -111,8 +87,13 @@ def test_there_is_no_other_operation(table: Table, number: int) -> None:
         CgroupRemove(name=b"a"),
         Idmap(uids=1, gids=1),
         Layer(),
-        Node(path=b"x", type=CHAR),
+        Node(aside=b"x", type=CHAR),
         Revoke(path=b"x"),
+        Place(aside=b"x", path=b"x", root_uid=OWNER, root_gid=OWNER),
+        Grant(uid=OWNER, gid=OWNER),
+        Clone(),
+        Bind(path=b"x", uid=OWNER, gid=OWNER),
+        Unbind(path=b"x", uid=OWNER, gid=OWNER),
         Program(),
         Mask(path=b"proc/kcore"),
         Console(uid=1, gid=1),
@@ -280,15 +261,24 @@ def test_ids_that_no_instance_has(table: Table, opened: Opened, tmpfs: Path, uid
     assert table.refuses(Dev(uid=uid, gid=gid, tty_gid=OWNER)) == code
     assert table.refuses(KernelMounts(uid=uid, gid=gid, tty_gid=OWNER), dev) == code
     assert table.refuses(Console(uid=uid, gid=gid), dev, dev) == code
-    for owner in ({"uid": uid, "gid": gid}, {"root_uid": uid, "root_gid": gid}):
-        ids = {"uid": OWNER, "gid": OWNER, "root_uid": OWNER, "root_gid": OWNER, **owner}
-        assert table.refuses(Node(path=b"a/x", type=CHAR, major=1, minor=3, mode=0o600, **ids), dev, null) == code
+    assert table.refuses(Node(aside=b"x", type=CHAR, major=1, minor=3, mode=0o600, uid=uid, gid=gid), dev, null) == code
+    assert table.refuses(Place(aside=b"x", path=b"a/x", root_uid=uid, root_gid=gid), dev) == code
+    for kind in (Bind, Unbind):
+        assert table.refuses(kind(path=b"a/x", uid=uid, gid=gid), dev, null) == code
     assert list(tmpfs.iterdir()) == []
+    os.mknod(tmpfs / "kept", CHAR, os.makedev(1, 3))
+    assert table.refuses(Grant(mode=0o600, uid=uid, gid=gid), dev, opened(tmpfs / "kept", os.O_PATH)) == code
+    assert ((tmpfs / "kept").stat().st_mode, (tmpfs / "kept").stat().st_uid) == (CHAR, 0)
 
 
-def node(path: bytes = b"x", **more: int) -> Node:
-    ids = {"uid": OWNER, "gid": OWNER, "root_uid": OWNER, "root_gid": OWNER}
-    return Node(path=path, **{"type": CHAR, "major": 1, "minor": 3, "mode": 0o600, **ids, **more})
+def node(aside: bytes = b"x", **more: int) -> Node:
+    return Node(
+        aside=aside, **{"type": CHAR, "major": 1, "minor": 3, "mode": 0o600, "uid": OWNER, "gid": OWNER, **more}
+    )
+
+
+def place(path: bytes, aside: bytes = b"kept") -> Place:
+    return Place(aside=aside, path=path, root_uid=OWNER, root_gid=OWNER)
 
 
 PATHS = (b"", b"/", b"/x", b"x/", b"a//x", b".", b"..", b"../x", b"a/../x", b"a/..", b"./x", b"x/.", b"x" * 256)
@@ -298,10 +288,16 @@ PATHS = (b"", b"/", b"/x", b"x/", b"a//x", b".", b"..", b"../x", b"a/../x", b"a/
 def test_paths_of_nodes(table: Table, opened: Opened, tmpfs: Path, path: bytes) -> None:
     """Not even a directory is made."""
     dev, null = opened(tmpfs), opened("/dev/null", os.O_PATH)
-    assert table.refuses(node(path), dev, null) == errno.EINVAL
+    if len(path) < 64:
+        assert table.refuses(node(path), dev, null) == errno.EINVAL
+        assert table.refuses(place(b"x", path), dev) == errno.EINVAL
+    assert table.refuses(node(b"a/b"), dev, null) == errno.EINVAL
     os.mknod(tmpfs / "kept", 0o600 | CHAR, os.makedev(1, 3))
     kept = opened(tmpfs / "kept", os.O_PATH)
     assert table.refuses(Revoke(path=path, uid=1, gid=1), dev, kept) == errno.EINVAL
+    assert table.refuses(place(path), dev) == errno.EINVAL
+    for kind in (Bind, Unbind):
+        assert table.refuses(kind(path=path, uid=OWNER, gid=OWNER), dev, dev) == errno.EINVAL
     assert [(path.name, path.stat().st_uid) for path in tmpfs.iterdir()] == [("kept", 0)]
 
 
@@ -320,7 +316,7 @@ def test_nodes_that_are_not_what_was_asked(
     table: Table, opened: Opened, tmpfs: Path, wrong: dict[str, int], code: int
 ) -> None:
     dev, null = opened(tmpfs), opened("/dev/null", os.O_PATH)
-    assert table.refuses(node(b"a/x", **wrong), dev, null) == code
+    assert table.refuses(node(b"x", **wrong), dev, null) == code
     assert list(tmpfs.iterdir()) == []
 
 
@@ -330,6 +326,7 @@ def test_descriptors_that_are_no_node(table: Table, opened: Opened, tmpfs: Path)
         if kind != "device":
             assert table.refuses(node(), dev, fd) == errno.ENODEV, kind
         assert table.refuses(Revoke(path=b"x", uid=1, gid=1), dev, fd) == errno.EINVAL, kind
+        assert table.refuses(Grant(mode=0o600, uid=OWNER, gid=OWNER), dev, fd) == errno.EINVAL, kind
     assert list(tmpfs.iterdir()) == []
 
 
@@ -340,9 +337,11 @@ def test_places_that_are_no_dev_of_ours(table: Table, opened: Opened, tmpfs: Pat
     (tmpfs / "file").touch()
     os.chown(tmpfs / "file", OWNER, OWNER)
     places = {**opened.kinds(), "host": opened("/dev"), "run": opened("/run"), "inside": opened(tmpfs / "file")}
-    for kind, place in places.items():
-        assert table.refuses(node(b"ctrmgr-test"), place, null) == errno.EINVAL, kind
-        assert table.refuses(Revoke(path=b"null", uid=1, gid=1), place, null) == errno.EINVAL, kind
+    for kind, where in places.items():
+        assert table.refuses(node(b"ctrmgr-test"), where, null) == errno.EINVAL, kind
+        assert table.refuses(place(b"null", b"zero"), where) == errno.EINVAL, kind
+        assert table.refuses(Revoke(path=b"null", uid=1, gid=1), where, null) == errno.EINVAL, kind
+        assert table.refuses(Grant(mode=0o600, uid=OWNER, gid=OWNER), where, null) == errno.EINVAL, kind
     assert table.refuses(Revoke(path=b"null", uid=1, gid=1), opened(tmpfs), null) == errno.EINVAL
     assert dev_nodes() == before
 
@@ -352,10 +351,14 @@ def test_symlinks_in_dev(table: Table, opened: Opened, tmpfs: Path) -> None:
     (tmpfs / "up").symlink_to("..")
     (tmpfs / "out").symlink_to(opened.folder)
     (tmpfs / "name").symlink_to("nothing")
-    assert table.refuses(node(b"up/x"), dev, null) == errno.ELOOP
-    assert table.refuses(node(b"out/x"), dev, null) == errno.ELOOP
+    os.mknod(tmpfs / "kept", CHAR, os.makedev(1, 3))
     assert table.refuses(node(b"name"), dev, null) == errno.EEXIST
-    assert sorted(path.name for path in tmpfs.iterdir()) == ["name", "out", "up"]
+    assert table.refuses(place(b"up/x"), dev) == errno.ELOOP
+    assert table.refuses(place(b"out/x"), dev) == errno.ELOOP
+    assert table.refuses(place(b"new/below/../x"), dev) == errno.EINVAL
+    assert table.refuses(place(b"name"), dev) == errno.EEXIST
+    assert table.refuses(place(b"new/below/x", b"nothing"), dev) == errno.ENOENT
+    assert sorted(path.name for path in tmpfs.iterdir()) == ["kept", "name", "out", "up"]
 
 
 @pytest.mark.parametrize(

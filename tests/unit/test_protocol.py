@@ -49,12 +49,14 @@ def test_numbers() -> None:
         if name:
             assert found[name.upper()] == number == getattr(control, name.upper())
     assert [found[name] for name in ("REPORT", "REFUSE", "FREEZE_HOLDERS", "KILL_HOLDERS")] == [0, 1, 2, 3]
-    assert {"m": found["MKNOD"], "r": found["READ"], "w": found["WRITE"]} == control.ACCESS
-    assert {"char": found["CHAR"], "block": found["BLOCK"]} == control.TYPES
+    assert {"m": found["MKNOD"], "r": found["READ"], "w": found["WRITE"], "x": found["EXEC"]} == control.ACCESS
+    assert {name: found[name.upper()] for name in ("char", "block", "bind", "env", "hook", "share")} == control.TYPES
+    assert found["SUSPENDED"] == control.SUSPENDED
 
 
 def test_a_device_survives_the_journey() -> None:
     device = control.Device("gpu", "block", "/dev/x", (7, 3), user="1000", group="disk", mode=0o640, access="rw")
+    assert not control.unpack_device(device.pack(), 0).suspended
     back = control.unpack_device(device.pack(), 0)
     for field in ("name", "kind", "path", "user", "group", "major", "minor", "mode", "access"):
         assert getattr(back, field) == getattr(device, field)
