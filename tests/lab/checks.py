@@ -23,10 +23,12 @@ from pathlib import Path
 
 from ctrmgr.cli.main import main
 from tests.conftest import Result, dev_nodes, same, settle, snapshot
+from tests.lab import side_doors
 
 Check = Callable[[], None]
 CHECKS: dict[str, Check] = {}
 GPU, UVERBS, NVME = "/dev/dri/renderD128", "/dev/infiniband/uverbs0", "/dev/nvme0n1"
+NVME_CHAR = "/dev/ng0n1"
 DRM_IOCTL_VERSION, BLKGETSIZE64 = 0xC0406400, 0x80081272
 FIRST_LINE = "the first line of the disk"
 before: dict[str, object] = {}
@@ -96,8 +98,8 @@ class Holder:
     `uses()` has it try everything that can be done with a descriptor: what came of each, `ok` or the error's name.
     """
 
-    def __init__(self, node: str, ioctl: int, size: int, *, maps: bool = False) -> None:
-        self.ioctl, self.size, self.maps = ioctl, size, maps
+    def __init__(self, node: str, ways: tuple[str, ...], ioctl: int, size: int) -> None:
+        self.ways, self.ioctl, self.size = ways, ioctl, size
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = f"/proc/{info()['pid']}/root{node}"
         self.pid = os.fork()
@@ -110,16 +112,18 @@ class Holder:
         theirs.close()
 
     def _serve(self, asked: socket.socket, fd: int) -> None:
-        kept = self._map(fd) if self.maps else b""
+        kept = self._map(fd) if "kept" in self.ways else b""
         tries: dict[str, Callable[[], object]] = {
             "read": lambda: os.pread(fd, 1, 0),
             "ioctl": lambda: fcntl.ioctl(fd, self.ioctl, bytearray(self.size)),
             "map": lambda: self._map(fd),
             "kept": lambda: kept[0],
+            "uring": lambda: side_doors.uring_command(fd),
+            "ioctl32": lambda: side_doors.ioctl_of_32_bits(fd),
         }
         while True:
             _, fds, _, _ = socket.recv_fds(asked, 1, 1)
-            found = {what: outcome(tries[what]) for what in (("read", "map", "kept") if self.maps else ()) + ("ioctl",)}
+            found = {way: outcome(tries[way]) for way in self.ways}
             found["received"] = str(len(fds))
             for theirs in fds:
                 os.close(theirs)
@@ -248,7 +252,7 @@ def owned_and_gone(node: str, group: str) -> None:
 def a_gpu_comes_and_goes() -> None:
     """The render node of a real DRM driver, by the image's group `render`, and the driver answers inside."""
     ctr("attach-device", "c1", "it", "type=unix-char", f"source={GPU}", "gid=render", "mode=0660")
-    holder = Holder(GPU, DRM_IOCTL_VERSION, 64)
+    holder = Holder(GPU, ("ioctl",), DRM_IOCTL_VERSION, 64)
     try:
         assert holder.uses()["ioctl"] == "ok"
         owned_and_gone(GPU, "render")
@@ -280,7 +284,8 @@ def open_descriptors_are_revoked() -> None:
     attach = ("attach-device", "c1", "it", "type=unix-block", f"source={NVME}")
     assert info()["open-fds"] == "revoked"
     ctr(*attach)
-    holder, ours = Holder(NVME, BLKGETSIZE64, 8, maps=True), os.open(NVME, os.O_RDONLY)
+    ways = ("read", "ioctl", "map", "kept")
+    holder, ours = Holder(NVME, ways, BLKGETSIZE64, 8), os.open(NVME, os.O_RDONLY)
     try:
         everything = {"read": "ok", "ioctl": "ok", "map": "ok", "kept": "ok", "received": "1"}
         assert holder.uses() == everything
@@ -301,6 +306,23 @@ def open_descriptors_are_revoked() -> None:
     finally:
         holder.end()
         os.close(ours)
+
+
+@check
+def side_doors_are_closed_too() -> None:
+    """Commands of io_uring's own, and what 32-bit programs call."""
+    for node, way, answer in ((NVME_CHAR, "uring", errno.errorcode[errno.EOPNOTSUPP]), (NVME, "ioctl32", "ok")):
+        if way == "ioctl32" and not side_doors.has_32_bit_calls():
+            continue
+        kind = "unix-block" if node == NVME else "unix-char"
+        ctr("attach-device", "c1", "it", f"type={kind}", f"source={node}")
+        holder = Holder(node, (way,), 0, 0)
+        try:
+            assert holder.uses()[way] in (answer, "ENOSYS")
+            ctr("detach-device", "c1", "it")
+            assert holder.uses()[way] in ("EPERM", "ENOSYS")
+        finally:
+            holder.end()
 
 
 @check
