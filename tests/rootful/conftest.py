@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rootful.double import cgroup2
 from tests.rootful.table import OWNER, Opened, Table
 
 
@@ -40,3 +41,11 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"uid={OWNER},gid={OWNER},mode=755", "dev", place], check=True)
     yield place
     subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    folder = cgroup2() / f"ctrmgr-test-table-{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    folder.rmdir()

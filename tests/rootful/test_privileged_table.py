@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import dev_nodes
-from tests.rootful.double import SOURCES, cgroup2
+from tests.rootful.double import SOURCES
 from tests.rootful.table import (
     BLOCK,
     CHAR,
@@ -54,14 +54,6 @@ from tests.rootful.table import (
     Table,
     Unbind,
 )  # fmt: skip
-
-
-@pytest.fixture
-def cgroup() -> Iterator[Path]:
-    folder = cgroup2() / f"ctrmgr-test-table-{os.getpid()}"
-    folder.mkdir()
-    yield folder
-    folder.rmdir()
 
 
 @pytest.mark.parametrize("kind", OPERATIONS, ids=lambda kind: kind.__name__)
