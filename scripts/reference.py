@@ -15,6 +15,7 @@ from ctrmgr.cli import command as cli
 from ctrmgr.cli import main as verbs
 from ctrmgr.cli.help import option_words
 from ctrmgr.devices import driver
+from ctrmgr.remote import translate
 from ctrmgr.spec import capabilities, keys
 
 HEAD = "<!-- made by scripts/reference.py: change the tables in the code instead -->\n\n"
@@ -75,6 +76,39 @@ def devices() -> str:
         text
         + "\n## Known and refused at launch\n\n"
         + table(("type", "why"), ((f"`{kind}`", why) for kind, why in driver.NOT_DONE.items()))
+    )
+
+
+def remotes() -> str:
+    rows = []
+    for name, entry in translate.CONFIG.items():
+        if entry.refused and not callable(entry.refused):
+            how = f"refused: {entry.refused}"
+        elif entry.map:
+            how = entry.note
+        else:
+            how = "native" + (f"; {entry.note}" if entry.note else "")
+        if callable(entry.refused):
+            how += f"; `strict` is refused: {entry.refused('strict')}"
+        rows.append((f"`{name}`", how, f"`{entry.extension}`" if entry.extension else ""))
+    ours = [
+        f"`{key.name}`"
+        for key in keys.KEYS.values()
+        if key.description.startswith("ours") and key.name not in translate.CONFIG
+    ]
+    types = [(f"`{kind}`", "native", f"`{extension}`") for kind, extension in translate.TYPES.items()]
+    types += [(f"`{kind}`", "native", "") for kind in translate.NATIVE]
+    return (
+        HEAD
+        + "# What goes to a server, and how\n\nA key that is not here is LXD's own: it goes as it is, and the server judges it. One whose API extension the server "
+        "does not have is refused before anything is made.\n\n## Keys\n\n"
+        + table(("key", "there", "needs"), rows)
+        + f"\nctrmgr's own, which no server has: {', '.join(ours)}.\n"
+        + "\nLXD's `security.devlxd` and Incus' `security.guestapi` become each other.\n"
+        + "\n## Devices\n\n"
+        + table(("type", "there", "needs"), types)
+        + "\nOf `unix-char` and `unix-block`, an owner by name becomes the number that the image has for it; `readonly: true` and "
+        "`ownership.inherit: true` are refused, and so is `nic` with `nictype: host`.\n"
     )
 
 
@@ -178,6 +212,7 @@ PAGES = {
     "docs/reference/commands.md": commands,
     "docs/reference/config.md": config,
     "docs/reference/devices.md": devices,
+    "docs/reference/remotes.md": remotes,
     "docs/man/ctrmgr.1": manual,
 }
 

@@ -349,6 +349,10 @@ def run(command: Command, args: Args) -> int | None:
         from ctrmgr.cli import distant_config
 
         function = distant_config.RUN.get(command.name)
+    if function is None and command.name.startswith("profile "):
+        from ctrmgr.cli import distant_profile
+
+        function = distant_profile.RUN.get(command.name)
     if function is None:
         raise UnsupportedError(f"`ctrmgr {command.name}` is done on this machine only")
     return function(args)

@@ -44,7 +44,7 @@ def asked(args: Args) -> Asked:
             distant.talk(args, f"note: `{key}` was left out: {reason}")
         made.problems = []
     made.refuse(server.name)
-    _check_places(server, made)
+    check_places(server, made)
     return Asked(server, name, args.positional[0], theirs, made)
 
 
@@ -140,7 +140,7 @@ def translated(server: Server, config: Mapping[str, str], own: Mapping[str, Mapp
     )
 
 
-def _check_places(server: Server, made: Translated) -> None:
+def check_places(server: Server, made: Translated) -> None:
     """Networks and pools that the server does not have: it would say so only when half is done."""
     for name, keys in made.devices.items():
         for kind, key, where in (("nic", "network", "networks"), ("disk", "pool", "storage-pools")):

@@ -7,7 +7,7 @@ import os
 import sys
 
 from ctrmgr import state
-from ctrmgr.cli.command import Argument, Command
+from ctrmgr.cli.command import Argument, Command, Option
 from ctrmgr.errors import ConflictError, NotFoundError, SpecError
 from ctrmgr.plan import folders
 
@@ -61,6 +61,8 @@ def profile_list(args: Args) -> None:
     from ctrmgr.cli import table
     from ctrmgr.spec import profile
 
+    if args.positional:
+        raise SpecError(f"`{args.positional[0]}` is no remote", hint="`REMOTE:` lists its profiles")
     rows: list[dict[str, object]] = []
     for name, path in folders.names():
         try:
@@ -147,10 +149,49 @@ def profile_validate(args: Args) -> None:
         _talk(args, f"`{name}` is valid")
 
 
+def profile_push(args: Args) -> None:
+    raise SpecError(f"`{args.positional[1]}` is no remote", hint="`REMOTE:` or `REMOTE:NAME`")
+
+
+def profile_pull(args: Args) -> None:
+    raise SpecError(f"`{args.positional[0]}` is on no remote", hint="`REMOTE:PROFILE`")
+
+
 PROFILE = Argument("PROFILE", "its name", complete="profile")
+FORCE = Option("force", "replace one of that name")
 COMMANDS = (
-    Command("profile list", "profiles, and the file of each", profile_list),
-    Command("profile show", "a profile's text", profile_show, arguments=(PROFILE,)),
+    Command(
+        "profile list",
+        "profiles, and the file of each; or those of remotes",
+        profile_list,
+        arguments=(Argument("REMOTE:", "a remote's", required=False, repeat=True, complete="remote", distant=True),),
+    ),
+    Command(
+        "profile show",
+        "a profile's text",
+        profile_show,
+        arguments=(Argument("PROFILE", "its name, or REMOTE:NAME", complete="profile", distant=True),),
+    ),
+    Command(
+        "profile push",
+        "bring a profile to a remote, in the words of its server",
+        profile_push,
+        arguments=(
+            Argument("PROFILE", "its name, or a file with a slash in its name", complete="profile"),
+            Argument("REMOTE:[NAME]", "where to", complete="remote", distant=True),
+        ),
+        options=(FORCE, Option("ignore-unsupported", "leave out what the server cannot do, and say so")),
+    ),
+    Command(
+        "profile pull",
+        "take a profile over from a remote",
+        profile_pull,
+        arguments=(
+            Argument("REMOTE:PROFILE", "which", complete="remote", distant=True),
+            Argument("NEW", "its name here", required=False),
+        ),
+        options=(FORCE,),
+    ),
     Command(
         "profile create",
         "make a profile, empty or from a file",

@@ -48,6 +48,7 @@ def test_success_that_is_none(c1: Remote) -> None:
     assert "devices: {}" in c1("config", "show", "host:c1").stdout
 
 
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_refused_before_anything(c1: Remote) -> None:
     assert (
         "`host` cannot do `zero.readonly`"
@@ -109,6 +110,7 @@ def test_beside_the_vendors_client(c1: Remote) -> None:
         c1("detach-device", "host:c1", "ours")
 
 
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_stopped(https: Remote) -> None:
     https("create", "tiny", "host:c1")
     told = https("attach-device", "host:c1", "/dev/fuse", "gid=render")

@@ -88,6 +88,7 @@ def names(host: Remote) -> list[str]:
     return [line.split(",")[0] for line in host("list", "host:", "--format", "csv").stdout.splitlines()[1:]]
 
 
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_gone_while_it_is_made(unix: Remote, middle: Middle) -> None:
     """The request did not arrive, or its answer did not: the error says what to look at, and nothing is told as done."""
     middle.rule = lambda data: "cut" if data.startswith(b"POST /1.0/instances ") else "pass"
@@ -136,6 +137,7 @@ def test_gone_under_a_command(unix: Remote, middle: Middle) -> None:
     assert running.returncode == 6 and b"went away" in said[1], said
 
 
+@pytest.mark.parametrize("daemon", ["incus"], indirect=True)
 def test_slow(unix: Remote, middle: Middle) -> None:
     """A second for every request is slow, and no failure."""
     middle.rule = lambda data: "slow"
@@ -143,6 +145,7 @@ def test_slow(unix: Remote, middle: Middle) -> None:
     assert names(unix) == ["host:c1"]
 
 
+@pytest.mark.parametrize("daemon", ["incus"], indirect=True)
 def test_nobody_answers(unix: Remote) -> None:
     """Something listens and never says a word; CTRMGR_REMOTE_TIMEOUT is how long a connection may take."""
     etc = unix.folder / "etc/remotes"
@@ -155,6 +158,7 @@ def test_nobody_answers(unix: Remote) -> None:
     assert "`mute` cannot be reached" in gone.stderr and time.monotonic() - begin < 5
 
 
+@pytest.mark.parametrize("daemon", ["incus"], indirect=True)
 def test_not_a_server(unix: Remote) -> None:
     """Whatever speaks no HTTP, or no LXD, is told so."""
     for answer in (

@@ -67,6 +67,7 @@ def test_launch_is_whole_or_nothing(host: Remote) -> None:
     assert host.daemon.tool("list", "--format=csv", "--columns=n").split() == ["c1"]
 
 
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_names_are_made_up(host: Remote) -> None:
     name = host("launch", "tiny", "host:").stdout.strip()
     assert name.startswith("host:") and len(name) > 8
@@ -76,6 +77,7 @@ def test_names_are_made_up(host: Remote) -> None:
     host("stop", "--force", ":" + name.partition(":")[2])
 
 
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_our_image_is_brought_there_once(unix: Remote) -> None:
     unix("launch", "builtin:busybox", "host:c1")
     assert unix("exec", "host:c1", "--", "busybox").stdout.startswith("BusyBox")
@@ -84,6 +86,7 @@ def test_our_image_is_brought_there_once(unix: Remote) -> None:
     assert unix.daemon.tool("image", "list", "--format=csv") == before
 
 
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_ephemeral(host: Remote) -> None:
     host("launch", "tiny", "host:c1", "--ephemeral")
     host("stop", "host:c1", "--force")
@@ -93,6 +96,7 @@ def test_ephemeral(host: Remote) -> None:
     assert rows(host, "host:") == []
 
 
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_several_and_mixed(host: Remote) -> None:
     for name in ("a1", "a2", "b1"):
         host("create", "tiny", f"host:{name}")
@@ -152,6 +156,7 @@ def test_kill(host: Remote) -> None:
     assert status(host) == "STOPPED"
 
 
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_logs_follow(unix: Remote) -> None:
     unix("launch", "tiny", "host:c1")
     follower = unix.popen("logs", "--follow", "host:c1", stdout=subprocess.PIPE)
@@ -162,6 +167,7 @@ def test_logs_follow(unix: Remote) -> None:
     assert follower.communicate(timeout=20)[0] == b""
 
 
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_not_there(host: Remote) -> None:
     """What stays on one machine says so."""
     assert "did you mean `host`" in host("start", "hst:c1", code=3).stderr
@@ -224,3 +230,47 @@ def test_words_without_a_colon_never_meet_this(ctr: Ctr) -> None:
         script = DUMP.format(root=root, words=words)
         done = subprocess.run([sys.executable, "-I", "-c", script], env=ctr.env, capture_output=True, text=True)
         assert (done.returncode, done.stderr.strip()) == (0, ""), words
+
+
+def test_profiles_go_and_come(unix: Remote) -> None:
+    tag = unix.folder.name.replace("_", "-")
+    unix(
+        "profile", "create", "ours", "-",
+        stdin="description: a card\nconfig:\n  security.no_new_privs: true\n  limits.processes: 99\n"
+        "devices:\n  card:\n    type: unix-char\n    source: /dev/zero\n    path: /dev/card\n",
+    )  # fmt: skip
+    unix("profile", "push", "ours", f"host:{tag}")
+    shown = unix("profile", "show", f"host:{tag}").stdout
+    assert (
+        "raw.lxc: lxc.no_new_privs = 1" in shown
+        and "limits.processes: '99'" in shown
+        and "description: a card" in shown
+    )
+    assert "has a profile" in unix("profile", "push", "ours", f"host:{tag}", code=4).stderr
+    unix("profile", "push", "ours", f"host:{tag}", "--force")
+    assert f"host:{tag}" in unix("profile", "list", "host:").stdout
+    unix("launch", "tiny", "host:c1", "-p", "default", "-p", tag)
+    assert unix("exec", "host:c1", "--", "ls", "/dev/card").stdout == "/dev/card\n"
+    unix("profile", "pull", f"host:{tag}", "back")
+    assert "lxc.no_new_privs" in unix("profile", "show", "back").stdout
+    assert "exists" in unix("profile", "pull", f"host:{tag}", "back", code=4).stderr
+    unix(
+        "profile",
+        "create",
+        "named",
+        "-",
+        stdin="devices:\n  a:\n    type: unix-char\n    source: /dev/zero\n    gid: render\n    readonly: true\n",
+    )
+    refused = unix("profile", "push", "named", "host:", code=5)
+    assert "`a.gid`" in refused.stderr and "`a.readonly`" in refused.stderr
+    assert "no profile `host:named`" in unix("profile", "show", "host:named", code=3).stderr
+    unix("delete", "--force", "host:c1")
+    unix.daemon.tool("profile", "delete", tag)
+
+
+@pytest.mark.parametrize("daemon", ["incus"], indirect=True)
+def test_pylxd_for_programs(unix: Remote) -> None:
+    """The same remote through the library, address and project included."""
+    script = "from ctrmgr.remote import library; print([p.name for p in library.client('host').profiles.all()])"
+    done = subprocess.run([sys.executable, "-c", script], env=unix.env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "default" in done.stdout
