@@ -38,8 +38,8 @@ def rows(hook: Hook) -> list[list[str]]:
         return [_link(value) for name, value in options if name == "link"]
     if kind == "update-ldcache":
         folders = [_absolute(value) for name, value in options if name == "folder"]
-        # without any the loader's cache is made from what its configuration says
-        return [["ldcache", *folders[at : at + DIRS]] for at in range(0, max(len(folders), 1), DIRS)]
+        folders = folders or ["/usr/lib"]  # which is always in the cache, so that it is only made anew
+        return [["ldcache", *folders[at : at + DIRS]] for at in range(0, len(folders), DIRS)]
     if kind == "chmod":
         modes = [value for name, value in options if name == "mode"]
         paths = [_absolute(path) for name, value in options if name == "path" for path in value.split(",")]

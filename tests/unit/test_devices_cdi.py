@@ -161,7 +161,7 @@ def hook(path: str, *args: str, stage: str = "createContainer") -> Hook:
             [["chmod", "0755", "/dev/dri"], ["chmod", "0755", "/dev/x"]],
         ),
         (hook("/x/nvidia-cdi-hook", "nvidia-cdi-hook", "disable-device-node-modification"), []),
-        (hook("/x/nvidia-cdi-hook", "nvidia-cdi-hook", "update-ldcache"), [["ldcache"]]),
+        (hook("/x/nvidia-cdi-hook", "nvidia-cdi-hook", "update-ldcache"), [["ldcache", "/usr/lib"]]),
     ],
     ids=lambda value: "",
 )

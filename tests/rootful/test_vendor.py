@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A vendor's device of several parts, as a CDI specification describes it: given at launch, attached, detached, started again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ctr
+
+
+@pytest.fixture
+def vendor(ctr: Ctr) -> Ctr:
+    """Two devices with a node each, and what both need: a control node, a library, a variable, links."""
+    folder, files = ctr.folder / "xdg/cdi", ctr.folder / "driver"
+    folder.mkdir(parents=True)
+    files.mkdir()
+    files.chmod(0o755)
+    (files / "libvendor.so.1.2").write_text("the library\n")
+    hook = {"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook"}
+    common = {
+        "deviceNodes": [{"path": "/dev/vendor/ctl", "hostPath": "/dev/null", "fileMode": 0o666}],
+        "mounts": [{"hostPath": str(files / "libvendor.so.1.2"), "containerPath": "/usr/lib/libvendor.so.1.2", "options": ["ro", "bind"]}],
+        "env": ["VENDOR=yes"],
+        "hooks": [{**hook, "args": ["nvidia-cdi-hook", "create-symlinks", "--link", "libvendor.so.1.2::/usr/lib/libvendor.so"]}],
+    }  # fmt: skip
+    devices = [
+        {"name": name, "containerEdits": {"deviceNodes": [{"path": f"/dev/vendor/{name}", "hostPath": node}]}}
+        for name, node in (("d0", "/dev/fuse"), ("d1", "/dev/net/tun"))
+    ]
+    spec = {"cdiVersion": "0.6.0", "kind": "vendor.com/net", "containerEdits": common, "devices": devices}
+    (folder / "v.json").write_text(json.dumps(spec))
+    ctr.env["XDG_CONFIG_HOME"] = str(ctr.folder / "xdg")
+    return ctr
+
+
+LOOK = 'ls /dev/vendor; cat /usr/lib/libvendor.so.1.2; echo "$VENDOR"; head -c0 /dev/vendor/ctl && echo ctl'
+
+
+def look(ctr: Ctr) -> list[str]:
+    return ctr("exec", "c1", "--", "sh", "-c", LOOK, code=None).stdout.split("\n")[:-1]
+
+
+WHOLE = ["ctl", "d0", "the library", "yes", "ctl"]
+
+
+def test_at_launch_and_at_each_start(vendor: Ctr) -> None:
+    vendor("launch", "builtin:busybox", "c1", "-p", "no-network", "-d", "v,type=cdi,id=vendor.com/net=d0")
+    assert look(vendor) == WHOLE
+    vendor("restart", "--force", "c1")
+    assert look(vendor) == WHOLE
+    assert "Read-only" in vendor("exec", "c1", "--", "sh", "-c", "echo x >/usr/lib/libvendor.so.1.2", code=None).stderr
+    vendor("detach-device", "c1", "v")
+    assert look(vendor) == [""]
+
+
+def test_attached_while_it_runs(vendor: Ctr) -> None:
+    vendor("launch", "builtin:busybox", "c1", "-p", "no-network")
+    vendor("attach-device", "c1", "vendor.com/net=d0")
+    assert look(vendor) == WHOLE
+    vendor("attach-device", "c1", "vendor.com/net=d1")
+    assert look(vendor) == ["ctl", "d0", "d1", *WHOLE[2:]]
+    vendor("detach-device", "c1", "vendor.com/net=d0")
+    assert look(vendor) == ["ctl", "d1", *WHOLE[2:]], "what the other needs, too, stays"
+    vendor("restart", "--force", "c1")
+    assert look(vendor) == ["ctl", "d1", *WHOLE[2:]]
+    vendor("detach-device", "c1", "vendor.com/net=d1")
+    assert look(vendor) == [""]
+
+
+def test_leases_are_of_what_is_its_own(vendor: Ctr) -> None:
+    for name in ("c1", "c2"):
+        vendor("launch", "builtin:busybox", name, "-p", "no-network")
+    vendor("attach-device", "c1", "vendor.com/net=d0", "lease=exclusive")
+    assert "`c1` (exclusive" in vendor("attach-device", "c2", "vendor.com/net=d0", code=4).stderr
+    assert "`c1` (exclusive" in vendor("attach-device", "c2", "/dev/fuse", code=4).stderr
+    vendor("attach-device", "c2", "vendor.com/net=d1", "lease=exclusive")
+
+
+def test_a_part_that_is_missing_leaves_nothing(vendor: Ctr) -> None:
+    vendor("launch", "builtin:busybox", "c1", "-p", "no-network")
+    (vendor.folder / "driver/libvendor.so.1.2").unlink()
+    before = vendor.traces()
+    assert "libvendor.so.1.2" in vendor("attach-device", "c1", "vendor.com/net=d0", code=3).stderr
+    assert vendor.traces() == before
+    assert look(vendor) == [""]
+    assert not Path(vendor.folder / "run/.leases").exists()
