@@ -62,10 +62,11 @@ def compile_template(
     Raises NotFoundError for a missing profile, SpecError, UnsupportedError naming a key that is known but not done (unless
     `ignore_unsupported`) or cannot be enforced on this host, HostError, HelperError.
     """
-    specs = [asked(image), *(profile.load(find(name)) for name in profiles)]
+    specs = [profile.load(find(name)) for name in profiles]
     own = {name: keys.check(name, value) for name, value in config.items()}
     ours = {profile.check_device_name(name): device.check(name, given) for name, given in devices.items()}
-    merged, found = profile.merge(specs, own, ours)
+    merged, _ = profile.merge(specs, own, ours)
+    merged, found = profile.merge([_asked(image, merged, specs, ours), *specs], own, ours)
     host = Host()
     rows = build(image, merged, found, host, ignore_unsupported=ignore_unsupported)
     rows = link_limits.possible(rows, best_effort=merged.get("limits.enforcement") == "best-effort")
@@ -85,21 +86,46 @@ def compile_template(
     return rows
 
 
-def asked(image: Image) -> profile.ProfileSpec:
-    """The devices that an image asks for, as the weakest of all profiles. Raises SpecError."""
+IMAGES_MAY = ("min-memory", "min-cores", "with", "required", "path", "uid", "gid", "user", "group", "mode")
+"""Keys beside the function that an image may use: it does not know this machine, and is a stranger to it."""
+
+
+def _asked(image: Image, config: Config, specs: Sequence[profile.ProfileSpec], own: Devices) -> profile.ProfileSpec:
+    """The devices that an image asks for and is allowed, as the weakest of all profiles.
+
+    Raises SpecError, also when nobody has said whether it is to get them.
+    """
+    answered = {*own, *(name for spec in specs for name in spec.devices)}
+    wanted = {name: given for name, given in asked(image).items() if name not in answered}
+    word = config.get("security.devices.image", "")
+    if wanted and not word:
+        listed = ", ".join(f"`{name}` ({given['function']})" for name, given in wanted.items())
+        hint = "`-c security.devices.image=true` gives it what fits, `false` launches it without"
+        raise SpecError(f"the image asks for devices: {listed}", hint=hint)
+    return profile.ProfileSpec.model_validate({"devices": wanted if values.is_true(word) else {}})
+
+
+def asked(image: Image) -> dict[str, dict[str, str]]:
+    """The devices that an image asks for by what they can do. Raises SpecError."""
     devices = {}
     for key, value in image.metadata.items():
         name = key.removeprefix("function.")
         if name == key:
             continue
-        words = value.split()
-        given = dict(word.partition("=")[::2] for word in words[1:])
+        function, *words = value.split() or [""]
+        given = dict(word.partition("=")[::2] for word in words)
         try:
             profile.check_device_name(name)
-            devices[name] = device.check(name, {"type": "any", "function": words[0] if words else "", **given})
+            if other := sorted(set(given) - set(IMAGES_MAY)):
+                raise SpecError(f"device `{name}`: `{other[0]}` is not for images to say")
+            if not function or not all(given.values()):
+                raise SpecError(f"device `{name}`: `{value}` is not a function and KEY=VALUE words")
+            if function.startswith("storage.block"):
+                raise SpecError(f"device `{name}`: no image is given disks of the host")
+            devices[name] = device.check(name, {**given, "type": "any", "function": function})
         except SpecError as error:
             raise SpecError(f"the image asks for something strange: {error.message}", hint=error.hint) from None
-    return profile.ProfileSpec.model_validate({"devices": devices})
+    return devices
 
 
 def find(name: str) -> str:

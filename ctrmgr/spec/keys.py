@@ -49,6 +49,7 @@ DONE: tuple[Key, ...] = (
     Key("security.idmap.size", "integer", "how many ids", parse=values.idmap_size, default="65536"),
     Key("security.nesting", "boolean", "let containers run inside: no masks over /proc and /sys", default="false"),
     Key("security.no_new_privs", "boolean", "ours; setuid and file capabilities do nothing inside", default="false"),
+    Key("security.devices.image", "boolean", "ours; give it the devices that its image asks for; unsaid, such an image is refused"),
     Key("security.capabilities.drop", "capabilities", "ours; taken out of the bounding set", parse=values.capabilities),
     Key("security.capabilities.keep", "capabilities", "ours; put back into the bounding set", parse=values.capabilities),
     Key("security.syscalls.deny", "lines", "system calls that fail", parse=values.syscalls),

@@ -67,6 +67,7 @@ def test_by_function(scratch: Ctr, host_snapshot: Snapshot) -> None:
 
 def test_by_type(scratch: Ctr) -> None:
     scratch(*LAUNCH, *SCRATCH)
+    assert "SCRATCH_BYTES=8388608\n" in scratch("exec", "c1", "env").stdout
     ((_, disk),) = plugins.slices().items()
     assert Path(f"/sys/block/{disk}/size").read_text() == f"{(8 << 20) // 512}\n"
     listed = json.loads(scratch("device", "plugins", "--format", "json").stdout)
@@ -76,6 +77,22 @@ def test_by_type(scratch: Ctr) -> None:
     assert mine["held by"] == ["c1/s"]
     wrong = scratch(*LAUNCH[:2], "c2", "-p", "no-network", "-d", "s,type=demo-scratch,size=1", code=2).stderr
     assert "(`1`) is not a multiple of 4KiB" in wrong
+
+
+def test_all_of_its_parts_come_and_go(scratch: Ctr) -> None:
+    scratch(*LAUNCH)
+    scratch("attach-device", "c1", "s", "type=demo-scratch", "size=4KiB")
+    assert "SCRATCH_BYTES=4096\n" in scratch("exec", "c1", "env").stdout
+    assert scratch("exec", "c1", "test", "-b", "/dev/scratch").code == 0
+    scratch("detach-device", "c1", "s")
+    assert "SCRATCH" not in scratch("exec", "c1", "env").stdout
+    assert scratch("exec", "c1", "test", "-e", "/dev/scratch", code=1).code == 1
+    assert (held(scratch), plugins.slices()) == ([], {})
+    scratch("attach-device", "c1", "s", "type=demo-scratch", "path=/dev/a")
+    refused = scratch("attach-device", "c1", "t", "type=demo-scratch", "path=/dev/a", code=4).stderr
+    assert "have the same path `/dev/a` inside" in refused
+    assert held(scratch) == ["c1.s"]
+    assert len(plugins.slices()) == 1
 
 
 def test_the_pool_is_short(scratch: Ctr) -> None:
@@ -148,7 +165,13 @@ def test_kept_until_deleted(ctr: Ctr) -> None:
     ctr("start", "c2")
     assert ctr("exec", "c2", "test", "-c", "/dev/noise").code == 0
     assert (ctr.folder / "state/allocations/c2.n").read_text() == token
-    ctr("delete", "--force", "c2")
+    good = path.read_text()
+    path.unlink()
+    ctr("restart", "c2")  # it is not even looked for
+    assert ctr("exec", "c2", "test", "-c", "/dev/noise").code == 0
+    assert "no plugin brings the device type `demo-noise`" in ctr("delete", "--force", "c2", code=7).stderr
+    path.write_text(good)
+    ctr("device", "plugins", "--release")
     assert held(ctr) == []
 
 
@@ -214,10 +237,16 @@ def test_an_image_asks(ctr: Ctr, tmp_path: Path) -> None:
     (work / "metadata.yaml").write_text(text)
     os.system(f"tar -C {work} -cf {tmp_path}/asks.tar .")
     ctr("image", "import", str(tmp_path / "asks.tar"), "--alias", "asks")
-    ctr("launch", "asks", "c1", "-p", "no-network")
+    refused = ctr("launch", "asks", "c1", "-p", "no-network", code=2).stderr
+    assert "the image asks for devices: `noise` (random.bytes)" in refused
+    assert "security.devices.image=true" in refused
+    ctr("launch", "asks", "c1", "-p", "no-network", "-c", "security.devices.image=true")
     assert ctr("exec", "c1", "test", "-c", "/dev/noise").code == 0
+    ctr("config", "set", "c1", "user.x=y")
+    ctr("restart", "c1")
     assert held(ctr) == ["c1.noise"]
     ctr("launch", "asks", "c2", "-p", "no-network", "-d", "noise,type=none")
+    ctr("launch", "asks", "c3", "-p", "no-network", "-c", "security.devices.image=false")
     assert held(ctr) == ["c1.noise"]
 
 

@@ -229,6 +229,26 @@ def test_how_many_may_have_one() -> None:
         assert "a: 2 have it, and no more may" in str(error.value.hint)
 
 
+def test_all_at_once() -> None:
+    """Of many commands at one time only as many get it as may."""
+    with machine() as firmware:
+        pids = []
+        for name in "pqrstuvw":
+            pids.append(os.fork())
+            if pids[-1] == 0:
+                code = 1
+                try:
+                    allocations.settle(name, plan_of(name, 5, "no", id="a"), starts=True)
+                    code = 0
+                except ConflictError:
+                    code = 4
+                finally:
+                    os._exit(code)
+        ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        assert sorted(ends) == [0, 0, *[4] * 6]
+        assert len(firmware.slices()) == 2
+
+
 def test_nothing_fits() -> None:
     with machine():
         with pytest.raises(NotFoundError, match="device `npu`: no device fits") as error:

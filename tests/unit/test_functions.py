@@ -10,7 +10,9 @@ import pytest
 from ctrmgr.backend import functions, held
 from ctrmgr.backend.functions import Candidate
 from ctrmgr.devices.plugin import Allocation, Found
-from ctrmgr.errors import ConflictError, NotFoundError
+from ctrmgr.errors import ConflictError, NotFoundError, SpecError
+from ctrmgr.images import store
+from ctrmgr.plan import compile
 from ctrmgr.plugins import registry
 
 Machine = Callable[..., str]
@@ -73,6 +75,30 @@ def test_what_has_nodes_of_a_gpu_and_is_none(machine: Machine) -> None:
     root = machine("virtual")
     assert given(root, "gpu.render") == ["0000:00:07.0"]
     assert candidate(root, "faux/vgem").functions == {"gpu.display": {}}
+
+
+def test_images_ask() -> None:
+    def asked(**keys: str) -> dict[str, dict[str, str]]:
+        metadata = {"os": "x", **{f"function.{name}": value for name, value in keys.items()}}
+        return compile.asked(store.Image("0" * 64, "/nowhere", metadata))
+
+    assert asked() == {}
+    assert asked(brain="gpu.compute min-memory=16GiB required=no") == {
+        "brain": {"type": "any", "function": "gpu.compute", "min-memory": str(16 << 30), "required": "false"}
+    }
+    for wrong in (
+        "",
+        "gpu",
+        "gpu.compute lanes=4",
+        "gpu.compute min-memory",
+        "gpu.compute type=unix-char source=/dev/sda",
+        "gpu.compute type=any",
+        "gpu.compute id=0000:01:00.0",
+        "gpu.compute lease=exclusive",
+        "storage.block",
+    ):
+        with pytest.raises(SpecError, match="the image asks for something strange"):
+            asked(brain=wrong)
 
 
 def test_disks(machine: Machine) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import textwrap
 import time
 from collections.abc import Callable
@@ -125,6 +126,29 @@ def test_one_that_hangs(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
         call.identify(source)
     assert time.monotonic() - begin < 5
     assert not os.path.exists(f"/proc/{Path(file).read_text()}")
+
+
+def test_one_at_work_when_the_command_is_killed(write: Write, tmp_path: Path) -> None:
+    """What it would go on doing, the next command is undoing."""
+    file = tmp_path / "pid"
+    write(
+        "def prepare(self, allocation):\n    import os, time\n"
+        f"    open({str(file)!r}, 'w').write(str(os.getpid()))\n    time.sleep(60)"
+    )
+    pid = os.fork()
+    if pid == 0:
+        try:
+            call.prepare(registry.find("acme-npu"), Allocation(Found("npu0")))
+        finally:
+            os._exit(0)
+    while not file.exists() or not file.read_text():
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    deadline = time.monotonic() + 10
+    while os.path.exists(f"/proc/{file.read_text()}/exe") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert time.monotonic() < deadline
 
 
 def test_its_own_seconds(write: Write) -> None:

@@ -62,7 +62,10 @@ class Scratch(Plugin):
             node = bind(file)
         finally:
             os.close(file)
-        return ContainerEdits(device_nodes=[DeviceNode("/dev/scratch", host_path=node)])
+        return ContainerEdits(
+            env=[f"SCRATCH_BYTES={allocation.takes['bytes']}"],
+            device_nodes=[DeviceNode("/dev/scratch", host_path=node)],
+        )
 
     def release(self, allocation: Allocation) -> None:
         """As much as there is: `prepare` may have been killed after any of its steps."""
