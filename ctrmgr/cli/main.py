@@ -32,6 +32,7 @@ VERBS = {
     "launch": "launch",
     "list": "list",
     "logs": "logs",
+    "plot": "plot",
     "profile": "profile",
     "remote": "remote",
     "rename": "delete",

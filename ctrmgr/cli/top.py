@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from ctrmgr.backend import usage
+from ctrmgr.backend import recording, usage
 from ctrmgr.cli import screen
 from ctrmgr.cli.command import Argument, Command, Option
 from ctrmgr.errors import SpecError
@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ctrmgr.backend.recording import Recorder
     from ctrmgr.backend.usage import Usage
     from ctrmgr.cli.command import Args
 
@@ -33,15 +34,20 @@ def run_top(args: Args) -> int | None:
     sampler = usage.Sampler()
     form = args.one("format", "table")
     sampler.sample(args.positional)
+    recorder = recording.Recorder(args.one("record")) if args.flag("record") else None
     if form == "table" and not args.flag("once") and sys.stdin.isatty() and sys.stdout.isatty():
-        return live(sampler, args.positional, interval, order)
-    printer = printers(form)
+        return live(sampler, args.positional, interval, order, recorder)
+    silent = recorder is not None and not args.flag("format")
+    printer = (lambda when, found: None) if silent else printers(form)
     due = time.monotonic()
     while True:
         due = max(due + interval, time.monotonic())
         time.sleep(max(0.0, due - time.monotonic()))
         found = usage.ordered(sampler.sample(args.positional), order)
-        printer(time.time(), found)
+        now = time.time()
+        if recorder:
+            recorder.add(now, found)
+        printer(now, found)
         sys.stdout.flush()
         if args.flag("once"):
             return None
@@ -186,7 +192,7 @@ def colour(text: str, part: float) -> str:
     return f"{screen.RED if part >= FULL else screen.YELLOW}{text}{screen.PLAIN}"
 
 
-def live(sampler: usage.Sampler, wanted: Sequence[str], interval: float, order: str) -> int:
+def live(sampler: usage.Sampler, wanted: Sequence[str], interval: float, order: str, recorder: Recorder | None) -> int:
     """Until `q` or a signal. Returns the exit code."""
     colours = "NO_COLOR" not in os.environ
     found: list[Usage] = sampler.sample(wanted)
@@ -201,6 +207,8 @@ def live(sampler: usage.Sampler, wanted: Sequence[str], interval: float, order: 
                 order = KEYS.get(key, order)
                 if key == " " or time.monotonic() >= due:
                     found = sampler.sample(wanted)
+                    if recorder:
+                        recorder.add(time.time(), found)
                     due = time.monotonic() + interval
     except screen.EndedError as ended:
         return 0 if ended.number == signal.SIGINT else 128 + ended.number
@@ -229,6 +237,7 @@ COMMANDS = (
             Option("once", "one sample, then end"),
             Option("interval", "between samples (1)", metavar="SECONDS", short="i"),
             Option("sort", "by name, or most first", metavar="WHAT", choices=tuple(usage.ORDERS), short="s"),
+            Option("record", "append each sample to a file, for `plot`", metavar="FILE"),
         ),
         help="On a terminal it is redrawn in place until `q`; elsewhere, and with `--format json`, `yaml` or `csv`, one document (or "
         "the rows of one sample) follows the other. Per cents are of one CPU; sizes are in powers of 1024. What the host cannot "

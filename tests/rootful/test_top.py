@@ -216,3 +216,22 @@ def test_it_costs_little(two: Ctr) -> None:
 def ticks(pid: int) -> float:
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_record_survives_a_kill_and_is_plotted(two: Ctr, tmp_path: Path) -> None:
+    path = tmp_path / "use.rec"
+    running = two.popen("top", "--record", str(path), "-i", "0.1", stdout=subprocess.PIPE)
+    busy = load(two, "busy", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+    while not path.exists() or path.read_bytes().count(b"\n.\n") < 15:
+        time.sleep(0.05)
+    running.kill()
+    assert running.communicate() == (b"", None)
+    busy.wait()
+    two("top", "--once", "-i", "0.1", "--record", str(path))
+    assert path.read_bytes().count(b'{"format"') == 2
+    for form in ("svg", "html"):
+        output = tmp_path / f"use.{form}"
+        assert two("plot", str(path), "--output", str(output), "--metric", "cpu", "--metric", "memory").stdout == ""
+        assert "<polyline" in output.read_text() and "memory" in output.read_text() and "swap" not in output.read_text()
+    assert two("plot", str(path), "--instance", "idle").stdout.count(">idle<") >= 1
+    assert "nothing to show" in two("plot", str(path), "--instance", "nosuch", code=3).stderr
