@@ -67,8 +67,8 @@ def parts(ctr: Ctr, step: str) -> None:
     test_parts.attach(ctr, rows, code=-signal.SIGKILL, env={"CTRMGR_CRASH_AT": step})
 
 
-def crash(ctr: Ctr, step: str) -> None:
-    result = ctr(*STEPS[step], code=None, env={"CTRMGR_CRASH_AT": step})
+def crash(ctr: Ctr, step: str, *words: str) -> None:
+    result = ctr(*(words or STEPS[step]), code=None, env={"CTRMGR_CRASH_AT": step})
     assert result.code == -signal.SIGKILL, f"{step} was not reached: {result}"
 
 
@@ -209,6 +209,40 @@ def test_plugin(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, st
     assert not list((ctr.folder / "state/allocations").iterdir())
     settle()
     same(before, host_snapshot())
+
+
+@pytest.mark.parametrize(
+    ("step", "there"),
+    [
+        ("allocate-recorded", False),
+        ("allocate-prepared", False),
+        ("attach-leased", False),
+        ("attach-recorded", False),
+        ("attach-done", True),
+        ("detach-recorded", True),
+        ("detach-done", False),
+        ("release-done", False),
+    ],
+)
+def test_plugin_live(ctr: Ctr, step: str, there: bool) -> None:
+    """What was set aside for the device is there exactly when the device is."""
+    plugins.install_scratch(ctr)
+    ctr(*LAUNCH)
+    attach = ("attach-device", "c1", "s", "type=demo-scratch", "path=/dev/s")
+    if step.startswith(("detach", "release")):
+        ctr(*attach)
+        crash(ctr, step, "detach-device", "c1", "s")
+    else:
+        crash(ctr, step, *attach)
+    ctr("attach-device", "c1", "/dev/net/tun")  # any other change finds and mends it
+    whole(ctr)
+    assert (ctr("exec", "c1", "test", "-b", "/dev/s", code=None).code == 0) == there
+    assert len(plugins.slices()) == there
+    ctr("restart", "c1")
+    assert (ctr("exec", "c1", "test", "-b", "/dev/s", code=None).code == 0) == there
+    ctr("delete", "--force", "c1")
+    assert plugins.slices() == {}
+    assert not list((ctr.folder / "state/allocations").iterdir())
 
 
 def monitor_pid(ctr: Ctr) -> int:
