@@ -7,7 +7,7 @@ import os
 from functools import partial
 
 from ctrmgr import __version__, state
-from ctrmgr.backend import leases, record, repair
+from ctrmgr.backend import held, leases, record, repair
 from ctrmgr.errors import ConflictError, HelperError
 from ctrmgr.host import cgroup, features, lsm, subid
 from ctrmgr.kernel import spawn
@@ -222,6 +222,17 @@ def _claims(known: set[str]) -> Iterator[Finding]:
         text = f"a lease on `{lease.id}` of `{lease.instance}`, which does not have it"
         give_back = partial(leases.release, lease.instance, lease.device)
         yield Finding(HOST, "left-overs", WRONG, text, mend=give_back)
+    for each in held.everything():
+        if each.failed or (each.instance not in known and not os.path.isdir(record.home(each.instance))):
+            text = f"`{each.found_id}` ({each.type}) of `{each.instance}` is not released"
+            text += f": {each.failed}" if each.failed else ""
+            yield Finding(HOST, "left-overs", WRONG, text, mend=partial(_release, each))
+
+
+def _release(one: held.Held) -> None:
+    from ctrmgr.backend import allocations
+
+    allocations.release(one)
 
 
 def _cgroups() -> Iterator[Finding]:

@@ -189,8 +189,9 @@ def test_what_it_does_not_release(ctr: Ctr) -> None:
     assert "c1" not in ctr("list").stdout
     assert held(ctr) == ["c1.n"]
     ctr("launch", "builtin:busybox", "c2", "-p", "no-network")  # others are not kept
+    assert "`urandom` (demo-noise) of `c1` is not released" in ctr("doctor", code=None).stdout
     path.write_text(good)
-    ctr("device", "plugins", "--release")
+    ctr("doctor", "--fix", code=None)
     assert held(ctr) == []
 
 
