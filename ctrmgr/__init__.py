@@ -142,6 +142,18 @@ class Instance:
 
         return devices.detach(self.name, device, holders=holders, volatile=volatile)
 
+    def suspend(self, device: str, *, holders: str = "report") -> Detached:
+        """Take a device away for now; the result names the processes that still have it open or mapped."""
+        from ctrmgr.backend import devices
+
+        return devices.suspend(self.name, device, holders=holders)
+
+    def resume(self, device: str) -> None:
+        """Give a suspended device back."""
+        from ctrmgr.backend import devices
+
+        devices.resume(self.name, device)
+
     def exec(
         self,
         command: Sequence[str],

@@ -10,10 +10,10 @@
 
 struct answer {
 	struct ctl_reply reply;
-	char data[sizeof(struct ctl_device) * PARTS];
 	size_t size;
 	int fds[HIERARCHIES + 3];
 	size_t fd_count;
+	char data[sizeof(struct ctl_device) * PARTS]; /* last: what is not filled takes no memory */
 };
 
 int control_listen(struct monitor *m, struct failure *f)

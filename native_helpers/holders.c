@@ -17,10 +17,10 @@ struct wanted {
 
 struct search {
 	struct monitor *m;
-	struct wanted wanted[PARTS];
-	size_t wanteds;
 	struct ctl_holder *holders;
 	int count;
+	size_t wanteds;
+	struct wanted wanted[PARTS]; /* last: what is not filled takes no memory */
 };
 
 /* Never asks a filesystem: a FUSE server in the instance could let us wait for ever. */

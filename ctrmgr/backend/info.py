@@ -61,6 +61,19 @@ def _planned(row: Sequence[str]) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _attached(part: control.Device) -> dict[str, object]:
+    """What the monitor says of a part of a device."""
+    found: dict[str, object] = {"name": part.name, "type": part.kind, "path": part.path}
+    if part.kind in ("char", "block"):
+        found.update(
+            type=f"unix-{part.kind}", number=f"{part.major}:{part.minor}", uid=part.uid, gid=part.gid,
+            mode=f"{part.mode:04o}", access=part.access, suspended=part.suspended,
+        )  # fmt: skip
+    elif part.kind == "bind":
+        found["access"] = part.access
+    return found
+
+
 def _running(own: record.Record, plan: Sequence[Sequence[str]]) -> dict[str, object]:
     run = record.run_home(own.name)
     reply = control.ask(run, control.STATUS)
@@ -70,19 +83,7 @@ def _running(own: record.Record, plan: Sequence[Sequence[str]]) -> dict[str, obj
         "pid": init,
         "monitor-pid": monitor,
         "started": _iso(started),
-        "attached": [
-            {
-                "name": device.name,
-                "type": f"unix-{device.kind}",
-                "number": f"{device.major}:{device.minor}",
-                "path": device.path,
-                "uid": device.uid,
-                "gid": device.gid,
-                "mode": f"{device.mode:04o}",
-                "access": device.access,
-            }
-            for device in control.ask(run, control.DEVICES).devices()
-        ],
+        "attached": [_attached(part) for part in control.ask(run, control.DEVICES).devices() if part.kind != "share"],
         "open-fds": _open_fds(*reply.open_fds()),
     }
     found["limits"] = limits.read(own, plan)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`ctrmgr attach-device` and `detach-device`."""
+"""`ctrmgr attach-device`, `detach-device`, `suspend-device` and `resume-device`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,18 @@ def run_attach(args: Args) -> None:
         talk(args, f"`{name}` is stopped: `{device}` comes with its next start")
 
 
-def run_detach(args: Args) -> None:
+def named(args: Args) -> tuple[str, str]:
+    """The instance, and the device by the name that the short form has given it, too."""
     name, device = args.positional
     if device.startswith("/dev/"):
         device = device.removeprefix("/dev/").replace("/", "-")
     elif "/" in device:
         device = device.partition("/")[2].replace("=", "-")
+    return name, device
+
+
+def run_detach(args: Args) -> None:
+    name, device = named(args)
     if args.flag("dry-run"):
         print(f"detach {device} from {name}")
         return
@@ -49,6 +55,28 @@ def run_detach(args: Args) -> None:
     result = devices.detach(name, device, holders=policy, volatile=args.flag("volatile"))
     if not result.live:
         talk(args, f"`{device}` is taken out of the configuration; it was not attached")
+    say_holders(args, name, policy, result)
+
+
+def run_suspend(args: Args) -> None:
+    name, device = named(args)
+    if args.flag("dry-run"):
+        print(f"suspend {device} of {name}")
+        return
+    policy = args.one("holders", "report")
+    say_holders(args, name, policy, devices.suspend(name, device, holders=policy))
+
+
+def run_resume(args: Args) -> None:
+    name, device = named(args)
+    if args.flag("dry-run"):
+        print(f"resume {device} of {name}")
+        return
+    devices.resume(name, device)
+
+
+def say_holders(args: Args, name: str, policy: str, result: devices.Detached) -> None:
+    """Who had the device open when it was taken, and what became of that."""
     for holder in result.holders:
         killed = "killed" if policy == "kill" else "still has it"
         maps = f", {holder.maps} mappings" if holder.maps else ""
@@ -73,6 +101,7 @@ def talk(args: Args, text: str) -> None:
 
 INSTANCE = Argument("INSTANCE", "its name", complete="instance")
 VOLATILE = Option("volatile", "only for this run; the configuration stays as it is")
+HOLDERS_OPTION = Option("holders", "what to do with processes that have it open", metavar="POLICY", choices=HOLDERS)
 COMMANDS = (
     Command(
         "attach-device",
@@ -101,7 +130,21 @@ COMMANDS = (
         arguments=(INSTANCE, Argument("NAME", "as it was attached")),
         options=(
             VOLATILE,
-            Option("holders", "what to do with processes that have it open", metavar="POLICY", choices=HOLDERS),
+            HOLDERS_OPTION,
         ),
+    ),
+    Command(
+        "suspend-device",
+        "take a device away for now, and say who still has it open",
+        run_suspend,
+        arguments=(INSTANCE, Argument("NAME", "as it was attached")),
+        options=(HOLDERS_OPTION,),
+        help="Opening it is refused until `resume-device` or the next start. Files and variables that came with it stay.",
+    ),
+    Command(
+        "resume-device",
+        "give a suspended device back",
+        run_resume,
+        arguments=(INSTANCE, Argument("NAME", "as it was attached")),
     ),
 )

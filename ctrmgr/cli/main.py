@@ -37,9 +37,11 @@ VERBS = {
     "remote": "remote",
     "rename": "delete",
     "restart": "power",
+    "resume-device": "device",
     "shell": "exec",
     "start": "power",
     "stop": "power",
+    "suspend-device": "device",
     "top": "top",
     "unfreeze": "power",
 }

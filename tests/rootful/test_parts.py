@@ -306,3 +306,61 @@ def test_as_many_as_a_driver_has(c1: Ctr, library: Path) -> None:
     c1("detach-device", "c1", "gpu")
     nothing(c1)
     assert len(os.listdir(f"/proc/{monitor}/fd")) < 30
+
+
+OPEN = "for n in /dev/gpu/a /dev/kept; do (exec 3<$n) 2>/dev/null && echo open || echo refused; done"
+
+
+def test_suspended_and_resumed(c1: Ctr, library: Path) -> None:
+    attach(c1, whole(library))
+    sh(c1, "ln /dev/gpu/a /dev/kept; chmod 0600 /dev/gpu/a")
+    assert sh(c1, OPEN).split() == ["open", "open"]
+    c1("suspend-device", "c1", "gpu")
+    assert sh(c1, OPEN).split() == ["refused", "refused"]
+    for command in ("chmod 666 /dev/kept", "chown 0:0 /dev/gpu/a", "mknod /dev/again c 10 229"):
+        assert "not permitted" in sh(c1, command, code=1)
+    assert sh(c1, "cat /opt/lib/libgpu.so.7; echo $GPU_DEVICES") == "code\nall of=them\n"
+    assert "suspended: true" in c1("info", "c1", "--format", "yaml").stdout
+    assert "suspended already" in c1("suspend-device", "c1", "gpu", code=4).stderr
+    c1("resume-device", "c1", "gpu")
+    assert sh(c1, OPEN).split() == ["open", "open"]
+    assert sh(c1, "stat -c %a /dev/gpu/a /dev/gpu/b").split() == ["660", "660"]
+    assert "suspended: true" not in c1("info", "c1", "--format", "yaml").stdout
+    assert "not suspended" in c1("resume-device", "c1", "gpu", code=4).stderr
+    c1("suspend-device", "c1", "gpu")
+    c1("restart", "c1")
+    assert sh(c1, "exec 3</dev/gpu/a && echo open") == "open\n"
+    c1("suspend-device", "c1", "gpu")
+    c1("detach-device", "c1", "gpu")
+    sh(c1, "rm -f /dev/kept")
+    nothing(c1)
+
+
+def test_who_holds_what_is_suspended(c1: Ctr) -> None:
+    attach(c1, [node(FUSE, "/dev/gpu/a"), node(TUN, "/dev/gpu/b")])
+    holder = c1.popen(
+        "exec", "c1", "--", "sh", "-c", "exec 3</dev/gpu/b; echo ready; exec sleep 100", stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"ready\n"
+    assert "is in use: sleep" in c1("suspend-device", "c1", "gpu", "--holders=refuse", code=4).stderr
+    assert sh(c1, "exec 3</dev/gpu/a && echo open") == "open\n"
+    assert "still has it: sleep" in c1("suspend-device", "c1", "gpu").stderr
+    c1("resume-device", "c1", "gpu")
+    c1("suspend-device", "c1", "gpu", "--holders=kill")
+    assert holder.wait(10) == 128 + 9
+    holder.stdout.close()
+
+
+def test_what_another_device_needs_is_not_suspended(c1: Ctr) -> None:
+    attach(c1, [node(FUSE, "/dev/ctl"), node(TUN, "/dev/gpu0")])
+    attach(c1, [node(FUSE, "/dev/ctl", name="gpu1"), node("/dev/zero", "/dev/gpu1", name="gpu1")], name="gpu1")
+    c1("suspend-device", "c1", "gpu")
+    look = "for n in ctl gpu0 gpu1; do (exec 3</dev/$n) 2>/dev/null && echo $n; done; true"
+    assert sh(c1, look).split() == ["ctl", "gpu1"]
+    c1("resume-device", "c1", "gpu")
+    assert sh(c1, look).split() == ["ctl", "gpu0", "gpu1"]
+    attach(c1, [["device-env", "only", "A", "b"]], name="only")
+    assert "has no node" in c1("suspend-device", "c1", "only", code=4).stderr
+    assert "no device `none`" in c1("suspend-device", "c1", "none", code=3).stderr
+    assert "no device `none`" in c1("resume-device", "c1", "none", code=3).stderr
