@@ -93,7 +93,7 @@ def _running(name: str, plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
         )
     yield from _programs(name, plan)
     for device in attached:
-        if device.kind in ("char", "block"):
+        if device.kind in ("char", "block") and not device.suspended:
             wrong = _node(init, device, plan)
             if wrong:
                 again = partial(_remake, name, device)
