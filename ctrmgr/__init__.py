@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from ctrmgr.backend.checkup import Finding
     from ctrmgr.backend.devices import Detached
     from ctrmgr.backend.info import Info
     from ctrmgr.backend.inventory import Device
@@ -38,7 +39,7 @@ __import__("ctrmgr.devices")
 __version__ = "0.1.0"
 __all__ = (
     "BackendError", "ConflictError", "CtrmgrError", "ExecResult", "HelperError", "HostError", "Instance", "NotFoundError",
-    "SpecError", "UnsupportedError", "create", "host_devices", "instances", "launch",
+    "SpecError", "UnsupportedError", "create", "doctor", "host_devices", "instances", "launch",
 )  # fmt: skip
 
 
@@ -235,6 +236,16 @@ def instances() -> list[Instance]:
     from ctrmgr.backend import record
 
     return [Instance(name) for name in record.names()]
+
+
+def doctor(*names: str, fix: bool = False) -> list[Finding]:
+    """What is well, lacking and wrong on this host and with all instances, or with the named ones alone; `fix` mends what can be.
+
+    Each finding has `status` (`ok`, `note`, `wrong` or `mended`), `subject`, `check`, `text` and `hint`. Raises NotFoundError.
+    """
+    from ctrmgr.backend import doctor as backend
+
+    return backend.mend(names) if fix else backend.examine(names)
 
 
 def host_devices(*kinds: str) -> list[Device]:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ctrmgr.cli.main import main
+from ctrmgr.kernel import control
 from tests.conftest import Result, dev_nodes, same, settle, snapshot
 from tests.lab import side_doors
 
@@ -110,6 +111,7 @@ class Holder:
             finally:
                 os._exit(1)
         theirs.close()
+        assert self.socket.recv(1), "it could not open the node"
 
     def _serve(self, asked: socket.socket, fd: int) -> None:
         kept = self._map(fd) if "kept" in self.ways else b""
@@ -121,6 +123,7 @@ class Holder:
             "uring": lambda: side_doors.uring_command(fd),
             "ioctl32": lambda: side_doors.ioctl_of_32_bits(fd),
         }
+        asked.send(b"\1")  # it is open
         while True:
             _, fds, _, _ = socket.recv_fds(asked, 1, 1)
             found = {way: outcome(tries[way]) for way in self.ways}
@@ -309,6 +312,20 @@ def open_descriptors_are_revoked() -> None:
 
 
 @check
+def suspended_devices_are_revoked_until_they_are_resumed() -> None:
+    ctr("attach-device", "c1", "it", "type=unix-block", f"source={NVME}")
+    holder = Holder(NVME, ("read", "kept"), 0, 0)
+    try:
+        for op, read in ((control.SUSPEND, "EPERM"), (control.RESUME, "ok")):
+            assert control.ask("/run/ctrmgr/c1", op, name="it").error == 0
+            assert holder.uses()["read"] == read
+        ctr("detach-device", "c1", "it")
+        assert holder.uses() == {"read": "EPERM", "kept": "ok", "received": "0"}
+    finally:
+        holder.end()
+
+
+@check
 def side_doors_are_closed_too() -> None:
     """Commands of io_uring's own, and what 32-bit programs call."""
     for node, way, answer in ((NVME_CHAR, "uring", errno.errorcode[errno.EOPNOTSUPP]), (NVME, "ioctl32", "ok")):
@@ -382,6 +399,7 @@ def run() -> int:
             function()
         except BaseException:
             wrong = traceback.format_exc()
+            ctr("detach-device", "c1", "it", code=None)  # so that the next one can be told from it
         print(json.dumps({"check": name, "seconds": round(time.monotonic() - began, 2), "wrong": wrong}), flush=True)
     return 0
 

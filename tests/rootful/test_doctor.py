@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import ctrmgr
 from ctrmgr.backend import checkup
 from ctrmgr.kernel import bpf
 from tests.conftest import Ctr, Result
@@ -81,6 +82,18 @@ def test_all_is_well(c1: Ctr) -> None:
     ]
     assert c1("doctor", "c1").stdout == "ok      c1: all: runs well\n"
     c1("doctor", "c2", code=3)
+
+
+def test_the_api(c1: Ctr, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STATE_DIR", "RUN_DIR", "CONFIG_DIR", "CGROUP_PARENT"):
+        monkeypatch.setenv(f"CTRMGR_{name}", c1.env[f"CTRMGR_{name}"])
+    c1("attach-device", "c1", FUSE)
+    sh(c1, f"rm {FUSE}")
+    (found,) = ctrmgr.doctor("c1")
+    assert (found.status, found.subject, found.check) == ("wrong", "c1", "device")
+    assert [finding.status for finding in ctrmgr.doctor("c1", fix=True)] == ["mended", "ok"]
+    with pytest.raises(ctrmgr.NotFoundError):
+        ctrmgr.doctor("c2")
 
 
 def test_a_program_of_somebody_else(c1: Ctr) -> None:
