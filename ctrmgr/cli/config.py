@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 
 from ctrmgr import state
-from ctrmgr.backend import configure
 from ctrmgr.backend.record import Record
 from ctrmgr.cli import command
 from ctrmgr.cli.command import Argument, Command
@@ -25,6 +24,8 @@ def _talk(args: Args, text: str) -> None:
 
 def _apply(args: Args, own: Record) -> None:
     """Compile the plan anew and put it in place; say what waits for a start."""
+    from ctrmgr.backend import configure
+
     if args.flag("dry-run"):
         sys.stdout.buffer.write(state.dump_flat(configure.compiled(own)))
     elif configure.apply(own, lambda text: _talk(args, f"`{own.name}`: {text}")):
@@ -55,6 +56,7 @@ def config_get(args: Args) -> None:
 
 def config_set(args: Args) -> None:
     """`KEY=VALUE …`, or LXD's older `KEY VALUE`."""
+    from ctrmgr.backend import configure
     from ctrmgr.spec import keys
 
     name, *pairs = args.positional
@@ -67,6 +69,7 @@ def config_set(args: Args) -> None:
 
 
 def config_unset(args: Args) -> None:
+    from ctrmgr.backend import configure
     from ctrmgr.spec import keys
 
     with configure.opened(args.positional[0]) as own:
@@ -79,6 +82,7 @@ def config_unset(args: Args) -> None:
 
 def config_edit(args: Args) -> None:
     """The editor runs without the lock: others may go on; what they changed meanwhile is not overwritten."""
+    from ctrmgr.backend import configure
     from ctrmgr.cli.edit import edit
 
     own = Record(args.positional[0])

@@ -179,7 +179,7 @@ def _named(wanted: Asked, later: set[str]) -> None:
     for name, key, word in made.names:
         made.devices[name][key] = str(owners.number(wanted.server, wanted.name, key, word))
 
-    def change(data: dict[str, object]) -> None:
+    def change(_: dict[str, object], data: dict[str, object]) -> None:
         data["devices"] |= {name: made.devices[name] for name in later}  # type: ignore[operator]
 
     instances.update(wanted.server, wanted.name, change)
@@ -271,20 +271,20 @@ def config_set(args: Args) -> None:
         instances.get(server, name)
         print(_yaml([], made.config, {}), end="")
         return
-    instances.update(server, name, lambda data: data["config"].update(made.config))
+    instances.update(server, name, lambda _, data: data["config"].update(made.config))
 
 
 def config_unset(args: Args) -> None:
     word, *names = args.positional
     server, name = distant.one(args, word)
 
-    def change(data: dict[str, dict[str, str]]) -> None:
+    def change(_: object, data: dict[str, dict[str, str]]) -> None:
         for key in names:
             if data["config"].pop(key, None) is None:
                 raise NotFoundError(f"`{key}` is not set on `{word}` itself", hint="KEY= hides what a profile says")
 
     if args.flag("dry-run"):
-        change(instances.get(server, name))
+        change(None, instances.get(server, name))
         return
     instances.update(server, name, change)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, SpecError
 from ctrmgr.remote import instances, owners, translate
-from ctrmgr.remote.server import OperationError, Server, StaleError, quoted, retried
+from ctrmgr.remote.server import Server, quoted, retried
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,33 +29,51 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
     for _, key, word in made.names:
         values[key] = str(owners.number(server, name, key, word))
     inside = values.get("path") or values.get("source", "") if values["type"] in translate.NODES else ""
+    if inside in EVERYBODYS:
+        raise ConflictError(
+            f"device `{device}`: there is a `{inside}` in `{server.name}:{name}` already", hint="choose a `path`"
+        )
     running = False
-    before: dict[str, str] = {}
+    begun = Moment()
 
     def once(found: dict[str, Any], etag: str) -> None:
-        nonlocal running, before
-        running = found["status"] in ("Running", "Frozen")
+        nonlocal running, begun
+        running, begun = found["status"] in ("Running", "Frozen"), Moment.of_http(server.date)
         _check_free(server, name, device, inside, found)
-        before = node(server, name, inside) if running and inside else {}
-        if before and inside in EVERYBODYS:
-            raise ConflictError(
-                f"device `{device}`: there is a `{inside}` in `{server.name}:{name}` already", hint="choose a `path`"
-            )
         # PATCH adds to the devices that are there: one that somebody else attaches now stays.
         server.change("PATCH", instances.path(name), {"devices": {device: values}}, etag=etag)
 
     try:
         retried(server, once, instances.path(name))
     except (BackendError, NotFoundError) as error:
-        if isinstance(error, StaleError):
-            raise
-        if isinstance(error, NotFoundError):
-            raise instances.translated(server, name, error) from None
-        error.hint = error.hint or None
         raise instances.translated(server, name, error) from None
     if running and inside:
-        _verify(server, name, device, inside, values, before)
+        _verify(server, name, device, inside, values, begun)
     return running
+
+
+class Moment(tuple[int, ...]):
+    """Year to second, of a server's clock: to be compared with others of the same. The library's parsers of dates take as long to
+    import as a request takes."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of_http(cls, text: str) -> Moment:
+        """`Sat, 21 Nov 2026 09:05:11 GMT`; the beginning of time for what is none."""
+        words = text.split()
+        if len(words) < 5 or words[2] not in MONTHS:
+            return cls()
+        return cls((int(words[3]), MONTHS.index(words[2]) + 1, int(words[1]), *map(int, words[4].split(":"))))
+
+    @classmethod
+    def of(cls, text: str) -> Moment:
+        """`2026-11-21 09:05:11 +0000 UTC`, `2026-11-21T09:05:11.48Z`."""
+        digits = text[:19].replace("T", " ").replace("-", " ").replace(":", " ").split()
+        return cls(map(int, digits)) if len(digits) == 6 and "".join(digits).isdecimal() else cls()
+
+
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def _extensions(server: Server, keys: Mapping[str, str]) -> frozenset[str]:
@@ -95,23 +113,23 @@ def node(server: Server, name: str, path: str) -> dict[str, str]:
     }
 
 
-def _verify(
-    server: Server, name: str, device: str, inside: str, values: Mapping[str, str], before: Mapping[str, str]
-) -> None:
-    """Servers have said that a device is attached when nothing was inside. Then it is taken out again: BackendError."""
-    reason = ""
+def _verify(server: Server, name: str, device: str, inside: str, values: Mapping[str, str], begun: Moment) -> None:
+    """Servers have said that a device is attached when nothing was inside. Then it is taken out again: BackendError.
+
+    What was at the path before (the host's /dev/fuse, which servers show) is older than our request.
+    """
     found = node(server, name, inside)
     wanted = int(values.get("mode") or "0660", 8)
     if not found:
         reason = f"`{inside}` is not there"
         if values.get("required") == "false":
             reason += ", because the server's machine has no such device"
-    elif found == before or found.get("type") == "directory" or int(found.get("mode", "0"), 8) & 0o777 != wanted:
+    elif found.get("type") == "directory" or int(found.get("mode", "0"), 8) & 0o777 != wanted:
         reason = f"`{inside}` is another file"
-    if not reason:
-        if device in instances.get(server, name)["devices"]:
-            return
-        reason = "somebody else has overwritten its configuration"
+    elif Moment.of(found.get("modified", "")) < begun:
+        reason = f"`{inside}` is the file that was there before"
+    else:
+        return
     try:
         remove(server, name, device)
     except CtrmgrError as error:
@@ -127,7 +145,7 @@ def _verify(
 def remove(server: Server, name: str, device: str) -> None:
     """Take one out of the configuration; it may be gone already."""
 
-    def change(data: dict[str, Any]) -> None:
+    def change(found: dict[str, Any], data: dict[str, Any]) -> None:
         data["devices"].pop(device, None)
 
     instances.update(server, name, change)
@@ -144,27 +162,34 @@ class Detached:
 
 def detach(server: Server, name: str, device: str) -> Detached:
     """Take a device away. Raises NotFoundError when there is no such device, BackendError when it is still inside."""
-    found = instances.get(server, name)
-    if device not in found["devices"]:
-        if device in found["expanded_devices"]:
-            raise ConflictError(
-                f"`{server.name}:{name}` has `{device}` from a profile",
-                hint=f"attach-device … {device} type=none hides it",
+    live, inside, started = False, "", Moment()
+
+    def change(found: dict[str, Any], data: dict[str, Any]) -> None:
+        nonlocal live, inside, started
+        if device not in found["devices"]:
+            raise _missing(server, name, device, found)
+        keys = data["devices"].pop(device)
+        live = found["status"] in ("Running", "Frozen")
+        inside = keys.get("path") or keys.get("source", "") if keys["type"] in translate.NODES else ""
+        started = Moment.of(str(found["last_used_at"]))
+
+    instances.update(server, name, change)
+    if live and inside:
+        # What was there before the instance began is not ours: servers show the host's /dev/fuse.
+        left = node(server, name, inside)
+        if left and Moment.of(left.get("modified", "")) >= started:
+            raise BackendError(
+                f"`{server.name}` says that `{device}` is detached, but `{inside}` is still in `{name}`",
+                hint="it is out of the configuration: a restart takes it away",
             )
-        raise NotFoundError(
-            f"`{server.name}:{name}` has no device `{device}`", hint=f"`ctrmgr info {server.name}:{name}` lists them"
-        )
-    keys = found["devices"][device]
-    live = found["status"] in ("Running", "Frozen")
-    inside = keys.get("path") or keys.get("source", "") if keys["type"] in translate.NODES else ""
-    before = node(server, name, inside) if live and inside else {}
-    try:
-        remove(server, name, device)
-    except OperationError as error:
-        raise instances.translated(server, name, error) from None
-    if before and node(server, name, inside) == before:
-        raise BackendError(
-            f"`{server.name}` says that `{device}` is detached, but `{inside}` is still in `{name}`",
-            hint="it is out of the configuration: a restart takes it away",
-        )
     return Detached(live)
+
+
+def _missing(server: Server, name: str, device: str, found: Mapping[str, Any]) -> CtrmgrError:
+    if device in found["expanded_devices"]:
+        return ConflictError(
+            f"`{server.name}:{name}` has `{device}` from a profile", hint="its profile is what to change"
+        )
+    return NotFoundError(
+        f"`{server.name}:{name}` has no device `{device}`", hint=f"`ctrmgr info {server.name}:{name}` lists them"
+    )

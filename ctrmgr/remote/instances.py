@@ -375,13 +375,14 @@ def _removed(server: Server, name: str) -> str:
 # Configuration
 
 
-def update(server: Server, name: str, change: Callable[[dict[str, Any]], None]) -> None:
-    """Read, change, write, if nobody has changed it meanwhile; else again."""
+def update(server: Server, name: str, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
+    """Read, change, write, if nobody has changed it meanwhile; else again. `change` gets all that was read, and what is written."""
 
     def once(found: dict[str, Any], etag: str) -> None:
         kept = ("architecture", "config", "devices", "ephemeral", "profiles", "description", "stateful")
         data = {key: found[key] for key in kept if key in found}
-        change(data)
+        data |= {"config": dict(found["config"]), "devices": dict(found["devices"])}
+        change(found, data)
         server.change("PUT", path(name), data, etag=etag, doubt=doubt(server, name, "changed"))
 
     try:

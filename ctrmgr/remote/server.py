@@ -55,6 +55,8 @@ class Server:
         self.name, self.target, self.project = name, target, project
         self.connection = Connection(target)
         self._info: dict[str, Any] | None = None
+        self.date = ""
+        """The server's clock at its last answer."""
 
     def __enter__(self) -> Server:
         return self
@@ -85,6 +87,7 @@ class Server:
         if etag:
             headers["If-Match"] = etag
         answer = self.connection.request(method, self.url(path, query), body, headers, timeout=timeout)
+        self.date = answer.headers.get("date", "")
         if answer.status >= 300:
             raise self.refusal(answer)
         return answer

@@ -41,7 +41,7 @@ class ChangedError(BackendError):
 class Target:
     """Where a server is and how it is known."""
 
-    __slots__ = ("certificate", "identity", "name", "url")
+    __slots__ = ("certificate", "context", "identity", "name", "url")
 
     def __init__(
         self, name: str, url: str, *, certificate: bytes = b"", identity: tuple[str, str] | None = None
@@ -51,6 +51,8 @@ class Target:
         """The pinned one, DER."""
         self.identity = identity
         """The files of our own certificate and key."""
+        self.context: ssl.SSLContext | None = None
+        """Made once: an `exec` opens five connections."""
 
     @property
     def path(self) -> str:
@@ -127,13 +129,7 @@ def secured(target: Target, plain: socket.socket) -> socket.socket:
     """TLS over a connected socket. Nothing is sent but to the pinned certificate."""
     import ssl
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # the certificate is compared whole, below
-    context.verify_flags |= PARTIAL_CHAIN
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(cadata=target.certificate)
-    if target.identity:
-        context.load_cert_chain(*target.identity)
+    target.context = context = target.context or _context(target)
     secure: ssl.SSLSocket | None = None
     try:
         secure = context.wrap_socket(plain, server_hostname=target.address[0])
@@ -146,6 +142,19 @@ def secured(target: Target, plain: socket.socket) -> socket.socket:
         (secure or plain).close()
         raise GoneError(f"`{target.name}`: no TLS: {why(error)}", sent=False) from error
     return secure
+
+
+def _context(target: Target) -> ssl.SSLContext:
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the certificate is compared whole, in `secured`
+    context.verify_flags |= PARTIAL_CHAIN
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=target.certificate)
+    if target.identity:
+        context.load_cert_chain(*target.identity)
+    return context
 
 
 PARTIAL_CHAIN = 0x80000

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, SpecError
-from ctrmgr.remote import instances, registry, trust, wire
+from ctrmgr.remote import devices, instances, registry, trust, wire
 from ctrmgr.remote.server import OperationError, Server, StaleError, quoted, retried
 from ctrmgr.remote.websocket import BINARY, CONTINUATION, TEXT, Frames, frame
 
@@ -163,7 +163,7 @@ def test_what_somebody_else_has_changed_is_read_again(script: tuple[Scripted, Se
     far.answers = [reply(mine, 200, tag.format("a")), reply(None, 412), reply(theirs, 200, tag.format("b")), reply({})]
     sent: list[dict[str, dict[str, str]]] = []
 
-    def change(data: dict[str, dict[str, str]]) -> None:
+    def change(_: object, data: dict[str, dict[str, str]]) -> None:
         data["config"]["user.ours"] = "1"
         sent.append(data)
 
@@ -245,3 +245,14 @@ def test_the_file_of_remotes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     (tmp_path / "remotes").write_text("remote\ta\nend\n")
     with pytest.raises(CtrmgrError, match="line 1"):
         registry.load()
+
+
+def test_moments() -> None:
+    """The clock of a server in its three ways of writing it."""
+    at = devices.Moment((2026, 11, 21, 9, 5, 11))
+    assert devices.Moment.of_http("Sat, 21 Nov 2026 09:05:11 GMT") == at
+    assert (
+        devices.Moment.of("2026-11-21 09:05:11 +0000 UTC") == devices.Moment.of("2026-11-21T09:05:11.483136269Z") == at
+    )
+    assert devices.Moment.of("2026-11-21 09:05:10 +0000 UTC") < at
+    assert devices.Moment.of("") == devices.Moment.of_http("x") == devices.Moment() < at
