@@ -7,8 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import trees
+
+# A machine that is busy is slow, and that is no property of what is tested.
+settings.register_profile("ctrmgr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ctrmgr")
 
 
 @pytest.fixture
