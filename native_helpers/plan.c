@@ -202,6 +202,14 @@ static bool file_row(struct plan *p, char **field)
 	return true;
 }
 
+static bool sysctl_row(struct plan *p, char **field)
+{
+	if (p->sysctls == PLAN_SYSCTLS || !plain_path(field[1], CTL_PATH_MAX) || strlen(field[2]) >= CTL_PATH_MAX)
+		return false;
+	p->sysctl[p->sysctls++] = (struct plan_sysctl){field[1], field[2]};
+	return true;
+}
+
 static bool link_row(struct plan *p, char **field)
 {
 	p->bridge = field[1];
@@ -298,6 +306,8 @@ static int row(struct plan *p, char **field, size_t count)
 		return count == 5 && file_row(p, field + 1);
 	if (!strcmp(key, "link"))
 		return count == 6 && link_row(p, field);
+	if (!strcmp(key, "sysctl"))
+		return count == 3 && sysctl_row(p, field);
 	if (!strcmp(key, "link-limit"))
 		return count == 5 && link_limit_row(p, field);
 	if (!strcmp(key, "address"))
@@ -371,25 +381,4 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 		return fail(f, "read the plan", "it has a bridged network without a link");
 	errno = 0;
 	return 0;
-}
-
-uint32_t plan_map(const struct id_map *map, size_t count, uint32_t inside)
-{
-	for (size_t i = 0; i < count; i++)
-		if (inside >= map[i].inside && inside - map[i].inside < map[i].count)
-			return map[i].outside + (inside - map[i].inside);
-	return UINT32_MAX;
-}
-
-uint32_t plan_unmapped(const struct id_map *map, size_t count)
-{
-	uint32_t candidate = 0;
-
-	/* Root first: nobody on the host gains anything by it. */
-	for (size_t i = 0; i < count; i++)
-		if (candidate >= map[i].outside && candidate - map[i].outside < map[i].count) {
-			candidate = map[i].outside + map[i].count;
-			i = (size_t)-1;
-		}
-	return candidate;
 }

@@ -15,6 +15,7 @@
 #define PLAN_HOOK_ARGS 9
 #define PLAN_FILES     64
 #define PLAN_PATHS     64
+#define PLAN_SYSCTLS   64
 #define PLAN_ADDRESSES 4
 #define PLAN_GATEWAYS  2
 
@@ -60,6 +61,10 @@ struct plan_address {
 	unsigned prefix;
 };
 
+struct plan_sysctl {
+	char *name, *value; /* below /proc/sys */
+};
+
 enum plan_net { NET_NONE, NET_HOST, NET_BRIDGE };
 enum plan_restart { RESTART_NO, RESTART_ALWAYS, RESTART_ON_FAILURE };
 
@@ -74,7 +79,7 @@ struct plan {
 	int halt_signal;
 	uint64_t console_size;
 	size_t uids, gids, layers, files, addresses, gateways, arguments, envs, masks, readonlys;
-	size_t devices, binds, device_envs, hooks, shares;
+	size_t devices, binds, device_envs, hooks, shares, sysctls;
 	struct confinement confinement;
 	/* pages that nobody needs take no memory: the largest last */
 	struct id_map uid[PLAN_MAPS], gid[PLAN_MAPS];
@@ -88,6 +93,7 @@ struct plan {
 	struct plan_share share[PLAN_DEVICES];
 	struct plan_device_env device_env[PLAN_WORDS];
 	struct plan_hook hook[PLAN_HOOKS];
+	struct plan_sysctl sysctl[PLAN_SYSCTLS];
 };
 
 /* Parses `text` in place into a plan that is all zero, which is not written again: most of it is never needed, and then

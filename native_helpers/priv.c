@@ -63,6 +63,8 @@ const struct priv_operation priv_operations[] = {
 	   "policy"),
 	OP(PRIV_INSIDE, priv_inside, net_inside, 0, 0, 0,
 	   "loopback, addresses and routes of the namespace that the caller is in"),
+	OP(PRIV_SYSCTL, priv_sysctl, priv_sysctl, 1, 1, 0,
+	   "sets what the network and IPC namespaces that the caller is in have of their own, by a list"),
 	OP(PRIV_SHAPE, priv_shape, net_shape, 0, 0, 0,
 	   "slows down one end of a veth pair; whose pair is the server's policy"),
 	OP(PRIV_FENCE, priv_fence, priv_fence, 2, 2, 1,

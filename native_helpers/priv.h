@@ -44,6 +44,7 @@ enum priv_number {
 	PRIV_CLONE = 21,
 	PRIV_BIND = 22,
 	PRIV_UNBIND = 23,
+	PRIV_SYSCTL = 24,
 	PRIV_FENCE = 28,
 	PRIV_FENCE_SET = 29,
 };
@@ -177,6 +178,13 @@ struct priv_console {
 	uint32_t uid, gid; /* host ids of the instance's root */
 };
 
+/* Called in the instance's network and IPC namespaces. in: the instance's root. */
+struct priv_sysctl {
+	char name[PRIV_PATH]; /* below /proc/sys */
+	char value[PRIV_PATH];
+	uint32_t uid, gid; /* host ids of the instance's root */
+};
+
 /* PRIV_LINK: struct net_link, in: network namespace of the instance.
  * PRIV_INSIDE: struct net_inside, called in that namespace.
  * PRIV_SHAPE: struct net_shape. */
@@ -231,6 +239,7 @@ PRIV_OPERATION(priv_console);
 PRIV_OPERATION(priv_link);
 PRIV_OPERATION(priv_inside);
 PRIV_OPERATION(priv_shape);
+PRIV_OPERATION(priv_sysctl);
 PRIV_OPERATION(priv_fence);
 PRIV_OPERATION(priv_fence_set);
 

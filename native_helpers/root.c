@@ -70,6 +70,20 @@ int start_dev(struct monitor *m, struct failure *f)
 	return 0;
 }
 
+static int set_parameters(const struct monitor *m, struct failure *f)
+{
+	struct priv_sysctl request;
+
+	for (size_t i = 0; i < m->plan.sysctls; i++) {
+		request = (struct priv_sysctl){.uid = m->root_uid, .gid = m->root_gid};
+		snprintf(request.name, sizeof(request.name), "%.255s", m->plan.sysctl[i].name);
+		snprintf(request.value, sizeof(request.value), "%.255s", m->plan.sysctl[i].value);
+		if (PRIV_CALL(PRIV_SYSCTL, &request, NULL, f, m->root))
+			return -1;
+	}
+	return 0;
+}
+
 /* In the instance's namespaces, but with the host's user namespace: what is mounted here is locked for the
  * instance, which gets only a slave copy of the tree. */
 static _Noreturn void mounter(struct start *s, const struct net_inside *inside, int report)
@@ -87,7 +101,7 @@ static _Noreturn void mounter(struct start *s, const struct net_inside *inside, 
 		failed = fail(&f, "enter the instance's namespaces", "setns");
 	else
 		failed = (!host && priv_call(PRIV_INSIDE, inside, sizeof(*inside), NULL, 0, NULL, &f)) ||
-			 PRIV_CALL(PRIV_KERNEL_MOUNTS, &request, NULL, &f, m->root);
+			 PRIV_CALL(PRIV_KERNEL_MOUNTS, &request, NULL, &f, m->root) || set_parameters(m, &f);
 	if (failed)
 		(void)!write(report, &f, sizeof(f));
 	_exit(failed ? 1 : 0);

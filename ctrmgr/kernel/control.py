@@ -344,6 +344,8 @@ def _by_step(subject: str, step: str, detail: str, code: int) -> CtrmgrError | N
             f"`{subject}`: {step}: {detail}: no cgroup controller has it here",
             hint="`limits.enforcement=best-effort` goes on without what this host cannot enforce",
         )
+    if step == "set a kernel parameter":
+        return SpecError(f"`{subject}`: {step}: {detail}: {reason}", hint="see `linux.sysctl.` in its configuration")
     if step == "limit the network link" and code in (errno.ENOENT, errno.ENOSYS, errno.EOPNOTSUPP):
         return UnsupportedError(
             f"`{subject}`: {detail}: {reason}",

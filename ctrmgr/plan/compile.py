@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
-from ctrmgr.plan import device_limits, folders, limits, link_limits, seccomp, template
+from ctrmgr.plan import device_limits, folders, limits, link_limits, seccomp, sysctl, template
 from ctrmgr.spec import capabilities, device, keys, profile, values
 from ctrmgr.spec import limits as limit_keys
 
@@ -50,7 +50,7 @@ APPARMOR = "ctrmgr-instance"
 CONSOLE_SIZE = 1 << 20
 ROOM = {"device": (128, "device nodes"), "bind": (128, "mounts of devices"), "hook": (64, "hooks of devices"),
         "device-env": (128, "variables of devices"), "env": (127, "variables of the environment"),
-        "rlimit": (16, "resource limits"), "cgroup-file": (64, "limits")}  # fmt: skip
+        "rlimit": (16, "resource limits"), "cgroup-file": (64, "limits"), "sysctl": (64, "kernel parameters")}  # fmt: skip
 """Row → how many of it the monitor has room for (`native_helpers/plan.h`), and what people call them."""
 
 
@@ -79,6 +79,9 @@ def compile_template(
             keys.__file__,
             limits.__file__,
             limit_keys.__file__,
+            device_limits.__file__,
+            link_limits.__file__,
+            sysctl.__file__,
             seccomp.default_policy_path(),
         ]
         files += ["/etc/subuid", f"/etc/apparmor.d/{APPARMOR}"]
@@ -162,6 +165,7 @@ def build(
     device_rows = device_limits.resolve(device_rows, host, best_effort=best_effort)
     rows += [row for row in device_rows if row[0] == "@ignored"]
     rows += _network(device_rows, config)
+    rows += sysctl.rows(config, host, is_host_network=["net", "host"] in rows)
     rows += _init(image, config)
     rows += _confinement(config, host)
     rows += parts.shared([row for row in device_rows if row[0] in parts.WORDS])

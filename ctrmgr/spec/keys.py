@@ -34,6 +34,8 @@ DONE: tuple[Key, ...] = (
         live=True),
     Key("limits.kernel.*", "limit", "resource limit of processes (`limits.kernel.nofile: 1024:4096`)",
         parse=values.rlimit, suffix=RLIMITS.__contains__),
+    Key("linux.sysctl.*", "string", "kernel parameter of its own namespaces (`linux.sysctl.net.ipv4.ip_forward`): net, fs.mqueue, "
+        "and kernel.msg…, sem and shm…", parse=values.line),
     Key("limits.enforcement", "strict, best-effort", "ours; best-effort: go on without the limits that this host cannot enforce",
         parse=partial(values.one_of, ("strict", "best-effort")), default="strict"),
     Key("boot.autorestart", "boolean", "start again when init fails (not after a stop or a clean end)", default="false"),
@@ -93,7 +95,7 @@ REFUSED = (
     *_refused(VM, "security.agent.metrics", "security.csm", "security.secureboot", "security.sev",
               "security.sev.policy.es", "security.sev.session.data", "security.sev.session.dh", "security.iommu",
               "limits.memory.hugepages", "agent.nic_config", "limits.memory.hotplug"),
-    *_refused("it is not done yet", "limits.disk", "limits.memory.oom_priority", "linux.sysctl.*", "limits.memory.percentage"),
+    *_refused("it is not done yet", "limits.disk", "limits.memory.oom_priority", "limits.memory.percentage"),
     *_refused("instances do not move between hosts yet", "migration.incremental.memory",
               "migration.incremental.memory.goal", "migration.incremental.memory.iterations", "migration.stateful",
               "cluster.evacuate"),

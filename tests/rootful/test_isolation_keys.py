@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,40 @@ def test_nesting(ctr: Ctr) -> None:
     ctr("config", "set", "c1", "security.nesting=true")
     ctr("restart", "c1")
     assert sh(ctr, script) == "/proc/1/exe\n"
+
+
+def test_kernel_parameters_of_its_own(ctr: Ctr) -> None:
+    host = Path("/proc/sys/kernel/shmmni").read_text()
+    launch(
+        ctr,
+        "linux.sysctl.kernel.shmmni=77",
+        "linux.sysctl.net.ipv4.ip_default_ttl=33",
+        "linux.sysctl.net/ipv4/conf/lo/rp_filter=2",
+    )
+    for path, value in (
+        ("kernel/shmmni", "77"),
+        ("net/ipv4/ip_default_ttl", "33"),
+        ("net/ipv4/conf/lo/rp_filter", "2"),
+    ):
+        assert sh(ctr, f"cat /proc/sys/{path}") == f"{value}\n"
+    assert Path("/proc/sys/kernel/shmmni").read_text() == host != "77\n"
+    ctr("restart", "c1")
+    assert sh(ctr, "cat /proc/sys/kernel/shmmni") == "77\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code", "said"),
+    [
+        ("vm.swappiness", "1", 5, "one for the whole machine"),
+        ("kernel.core_pattern", "x", 5, "one for the whole machine"),
+        ("user.max_user_namespaces", "1", 5, "one for the whole machine"),
+        ("net.ipv4.no_such_thing", "1", 2, "no such parameter"),
+        ("net.ipv4.conf.nolink.rp_filter", "1", 2, "conf/nolink/rp_filter"),
+        ("net.ipv4.ip_default_ttl", "many", 2, "ip_default_ttl` to `many`"),
+        ("net..x", "1", 2, "not the name"),
+    ],
+)
+def test_kernel_parameters_that_are_refused(ctr: Ctr, key: str, value: str, code: int, said: str) -> None:
+    words = ("-p", "no-network", "-c", f"linux.sysctl.{key}={value}")
+    assert said in ctr("launch", "builtin:busybox", "c1", *words, code=code).stderr
+    assert ctr("list", "--format", "csv").stdout.count("\n") == 1

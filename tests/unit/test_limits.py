@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctrmgr.backend.device_limits import unlimited
@@ -264,6 +264,7 @@ def test_any_change_leads_to_the_new_limits_and_back_to_none(
             assert memory <= both, (row, now)
         return now
 
+    @settings(deadline=None)
     @given(CONFIG, CONFIG)
     def check(first: dict[str, str], second: dict[str, str]) -> None:
         if layout != "v2":

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * What a plan's id maps say. */
+#include "plan.h"
+
+uint32_t plan_map(const struct id_map *map, size_t count, uint32_t inside)
+{
+	for (size_t i = 0; i < count; i++)
+		if (inside >= map[i].inside && inside - map[i].inside < map[i].count)
+			return map[i].outside + (inside - map[i].inside);
+	return UINT32_MAX;
+}
+
+uint32_t plan_unmapped(const struct id_map *map, size_t count)
+{
+	uint32_t candidate = 0;
+
+	/* Root first: nobody on the host gains anything by it. */
+	for (size_t i = 0; i < count; i++)
+		if (candidate >= map[i].outside && candidate - map[i].outside < map[i].count) {
+			candidate = map[i].outside + map[i].count;
+			i = (size_t)-1;
+		}
+	return candidate;
+}
