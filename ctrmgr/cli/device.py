@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import sys
 
-from ctrmgr.backend import devices, record
 from ctrmgr.cli.command import Argument, Command, Option, pairs
 from ctrmgr.kernel.control import HOLDERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ctrmgr.backend import devices
     from ctrmgr.cli.command import Args
 
 
 def asked(args: Args) -> tuple[str, dict[str, str]]:
     """The device's name and keys: `NAME KEY=VALUE…`, or only the host's node or a CDI device."""
+    from ctrmgr.backend import devices
+
     device, *words = args.positional[1:]
     keys = pairs(words, "KEY=VALUE")
     if device.startswith("/") or "/" in device.partition("=")[0]:
@@ -25,6 +27,8 @@ def asked(args: Args) -> tuple[str, dict[str, str]]:
 
 
 def run_attach(args: Args) -> None:
+    from ctrmgr.backend import devices, record
+
     name = args.positional[0]
     device, keys = asked(args)
     if args.flag("dry-run"):
@@ -47,6 +51,8 @@ def named(args: Args) -> tuple[str, str]:
 
 
 def run_detach(args: Args) -> None:
+    from ctrmgr.backend import devices
+
     name, device = named(args)
     if args.flag("dry-run"):
         print(f"detach {device} from {name}")
@@ -59,6 +65,8 @@ def run_detach(args: Args) -> None:
 
 
 def run_suspend(args: Args) -> None:
+    from ctrmgr.backend import devices
+
     name, device = named(args)
     if args.flag("dry-run"):
         print(f"suspend {device} of {name}")
@@ -68,6 +76,8 @@ def run_suspend(args: Args) -> None:
 
 
 def run_resume(args: Args) -> None:
+    from ctrmgr.backend import devices
+
     name, device = named(args)
     if args.flag("dry-run"):
         print(f"resume {device} of {name}")

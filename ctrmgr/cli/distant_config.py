@@ -299,6 +299,9 @@ def run_attach(args: Args) -> None:
         # Which kind of node it is only the server's machine knows.
         keys = {"type": "unix-char", "source": device, **keys}
         device = device.removeprefix("/dev/").replace("/", "-")
+    elif "/" in device:
+        keys = {"type": "gpu", "id": device, **keys}
+        device = device.partition("/")[2].replace("=", "-")
     if args.flag("volatile"):
         raise SpecError("`--volatile`: a server keeps what it attaches", hint="detach it again")
     server, name = distant.one(args, word)
@@ -312,9 +315,9 @@ def run_attach(args: Args) -> None:
 
 
 def run_detach(args: Args) -> None:
-    word, device = args.positional
-    if device.startswith("/dev/"):
-        device = device.removeprefix("/dev/").replace("/", "-")
+    from ctrmgr.cli.device import named
+
+    word, device = named(args)
     if args.flag("volatile") or args.one("holders", "report") != "report":
         option = "--volatile" if args.flag("volatile") else "--holders"
         raise SpecError(f"`{option}`: a server does not tell who has a device open", hint="leave it out")

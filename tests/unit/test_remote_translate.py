@@ -121,3 +121,11 @@ def test_every_key_of_ours_has_an_answer() -> None:
         value = {"limits.enforcement": "best-effort"}.get(name, "1")
         found = golden({name.replace("*", "x"): value}, {})
         assert found.problems or name.replace("*", "x") not in found.config, name
+
+
+def test_a_gpu_by_its_cdi_name() -> None:
+    """LXD reads these since it has the extension; Incus does not."""
+    card = {"gpu": {"type": "gpu", "id": "nvidia.com/gpu=0"}}
+    assert translate.translate({}, card, kind="lxd", extensions={"gpu_devices", "gpu_cdi"}).devices == card
+    old = translate.translate({}, card, kind="incus", extensions={"gpu_devices"})
+    assert old.problems == [("gpu", "it has no API extension `gpu_cdi`")]
