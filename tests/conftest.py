@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,14 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(number, signal.SIG_DFL)
     if not hasattr(config, "workerinput") or "CTRMGR_LIBEXEC" not in os.environ:
         os.environ.setdefault("CTRMGR_LIBEXEC", str(build(ROOT / "build" / "test")))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What looks at the whole host, or changes it, is done one after the other; the rest may go on beside it."""
+    for item in items:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        if folder != "unit":
+            item.add_marker(pytest.mark.xdist_group(folder if folder in ("lab", "remote") else "host"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -140,22 +149,35 @@ def ctr() -> Iterator[Ctr]:
     shutil.rmtree(folder)
 
 
-BPF_PROG_GET_NEXT_ID = 11
+BPF_PROG_GET_NEXT_ID, BPF_PROG_GET_FD_BY_ID, BPF_OBJ_GET_INFO_BY_FD = 11, 13, 15
+BPF_NAME = slice(64, 80)
+"""Where `struct bpf_prog_info` has the name."""
 SYS_BPF = {"x86_64": 321, "aarch64": 280}
 libc = ctypes.CDLL(None, use_errno=True)
 
 
+def bpf(command: int, *words: int) -> tuple[int, bytes]:
+    """The result of bpf(2) and its `attr` afterwards; a result that is refused must be one that asks for what is gone."""
+    attr = ctypes.create_string_buffer(struct.pack(f"={len(words)}Q", *words), 64)
+    result = libc.syscall(SYS_BPF[os.uname().machine], command, attr, 64)
+    assert result >= 0 or ctypes.get_errno() == errno.ENOENT, os.strerror(ctypes.get_errno())
+    return result, attr.raw
+
+
 def bpf_programs() -> int:
-    """How many BPF programs the kernel has."""
-    attr = ctypes.create_string_buffer(64)
+    """How many BPF programs of ctrmgr's the kernel has: others come and go with other people's containers."""
     count, last = 0, 0
     while True:
-        attr[:8] = last.to_bytes(4, sys.byteorder) + bytes(4)
-        if libc.syscall(SYS_BPF[os.uname().machine], BPF_PROG_GET_NEXT_ID, attr, 64) != 0:
-            assert ctypes.get_errno() == errno.ENOENT, os.strerror(ctypes.get_errno())
+        result, attr = bpf(BPF_PROG_GET_NEXT_ID, last)
+        if result < 0:
             return count
         last = int.from_bytes(attr[4:8], sys.byteorder)
-        count += 1
+        fd, _ = bpf(BPF_PROG_GET_FD_BY_ID, last)
+        if fd >= 0:
+            info = ctypes.create_string_buffer(256)
+            bpf(BPF_OBJ_GET_INFO_BY_FD, fd | len(info) << 32, ctypes.addressof(info))
+            os.close(fd)
+            count += info.raw[BPF_NAME].startswith(b"ctrmgr_")
 
 
 def cgroups(parent: str = "ctrmgr*") -> list[str]:
@@ -173,7 +195,8 @@ def helpers_running() -> list[str]:
             state = (comm.parent / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if name.startswith("ctrmgr-") and state != "Z":
+        # the compiler of filters comes and goes with the unit tests
+        if name.startswith("ctrmgr-") and name != "ctrmgr-seccomp" and state != "Z":
             found.append(f"{comm.parent.name} {name}")
     return found
 

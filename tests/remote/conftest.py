@@ -13,7 +13,7 @@ import pytest
 from tests.remote.daemons import Daemon, Incus, Lxd, Remote, started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def servers() -> Iterator[dict[str, Daemon]]:
     scratch = Path(tempfile.mkdtemp(prefix="ctr-servers-", dir="/var/tmp"))
     with started((Lxd, Incus), scratch) as found:
