@@ -109,6 +109,16 @@ def test_a_program_of_somebody_else(c1: Ctr) -> None:
     assert not opens(c1, LOOP)
 
 
+def test_a_program_above(c1: Ctr) -> None:
+    """It is for whoever owns that cgroup: said, and left."""
+    c1("attach-device", "c1", FUSE)
+    refuse_all(cgroup(c1).parent)
+    (row,) = findings(c1, "c1", "--fix")
+    assert (row["status"], row["check"]) == ("note", "program")
+    assert row["text"].endswith("above it have a say, too: sd_devices")
+    assert [name for _, name in bpf.device_programs(str(cgroup(c1).parent))] == ["sd_devices"]
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_our_program_is_gone(c1: Ctr, replaced: bool) -> None:
     c1("attach-device", "c1", FUSE)
