@@ -32,6 +32,7 @@ VERBS = {
     "launch": "launch",
     "list": "list",
     "logs": "logs",
+    "monitor": "monitor",
     "plot": "plot",
     "profile": "profile",
     "remote": "remote",

@@ -78,6 +78,9 @@ WRONG = [
     ("logs nosuch", 3, "nosuch", ""),
     ("list --format xml", 2, "xml", ""),
     ("remote show nosuch", 3, "nosuch", "remote add"),
+    ("monitor ../..", 2, "../..", "letters"),
+    ("monitor --type weather", 2, "weather", ""),
+    ("monitor --format csv", 2, "--format", "json"),
     ("top nosuch", 3, "nosuch", "ctrmgr list"),
     ("top ../..", 2, "../..", "letters"),
     ("top --once --record /etc/hostname", 2, "/etc/hostname", "new file"),
@@ -229,7 +232,7 @@ def test_arguments_that_nobody_means(place: Ctr) -> None:
         "x" * 300, "-1", "9" * 30, "--user", "--debug", "--dry-run", "--help", "list", "show", "set", "taken", "--volatile",
     ]  # fmt: skip
     dangerous = {"delete", "stop", "kill", "restart", "rename", "freeze", "create", "launch", "shell", "detach-device"}
-    endless = {"top"}
+    endless = {"top", "monitor"}
     rng = random.Random(20261121)
     for _ in range(150):
         words = [rng.choice(pool) for _ in range(rng.randint(1, 6))]
