@@ -7,6 +7,7 @@ The command line runs in forks of this process: starting Python anew is the slow
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import json
@@ -14,6 +15,7 @@ import mmap
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -220,6 +222,75 @@ def limits_change_live() -> None:
     assert info()["pid"] == pid
     done = ctr("exec", "c1", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=50M", "count=1", code=None)
     assert done.code == 137, done
+
+
+def limits_of(name: str = "c1") -> dict[str, tuple[str, bool]]:
+    """Key → what the kernel says, and whether that is what was asked for."""
+    found: list[dict[str, object]] = info(name)["limits"]  # type: ignore[assignment]
+    return {f"{limit['key']} {limit['file']}": (str(limit["value"]), limit["enforced"] is True) for limit in found}
+
+
+@check
+def every_controller_of_cgroup2_is_used() -> None:
+    """Set while it runs, read back, and as before when they are taken away."""
+    files = ("memory.oom.group", "memory.low", "cpuset.mems", "rdma.max", "cpu.weight", "hugetlb.2MB.max")
+    wanted = {"limits.memory.oom_group": "true", "unified.memory.low": "4M", "limits.cpu.nodes": "0",
+              "limits.rdma.rxe0.hca_handle": "1", "limits.rdma.rxe0.hca_object": "9", "limits.cpu.allowance": "40%",
+              "limits.hugepages.2MB": "4MiB"}  # fmt: skip
+    ctr("config", "set", "c1", *(f"{key}={value}" for key, value in wanted.items()))
+    assert [cgroup(file) for file in files] == [
+        "1",
+        str(4 << 20),
+        "0",
+        "rxe0 hca_handle=1 hca_object=9",
+        "40",
+        str(4 << 20),
+    ]
+    assert all(holds for _, holds in limits_of().values()), limits_of()
+    assert get_contexts(2) == ["ok", "EAGAIN"]
+    ctr("config", "unset", "c1", *wanted)
+    assert [cgroup(file) for file in files] == ["0", "0", "0", "rxe0 hca_handle=max hca_object=max", "100", "max"]
+    assert get_contexts(2) == ["ok", "ok"]
+
+
+def get_contexts(count: int) -> list[str]:
+    """What comes of so many contexts of the RDMA device, all at once, in the instance's cgroup."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            opened = [
+                os.open(UVERBS, os.O_RDWR) for _ in range(count)
+            ]  # not given to the instance: before it is in there
+            Path("/sys/fs/cgroup/ctrmgr/c1/cgroup.procs").write_text("0")
+            answer = ctypes.create_string_buffer(64)
+            asked = struct.pack("=IHHQ", 0, 4, 2, ctypes.addressof(answer))  # IB_USER_VERBS_CMD_GET_CONTEXT
+            found = [outcome(lambda fd=fd: os.write(fd, asked)) for fd in opened]  # type: ignore[misc]
+            os.write(writer, " ".join(found).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    with os.fdopen(reader) as said:
+        return said.read().split()
+
+
+@check
+def a_disk_is_as_fast_as_it_may_be() -> None:
+    """2 MiB at 1 MiB a second; the limit goes with the device."""
+    attach = ("attach-device", "c1", "it", "type=unix-block", f"source={NVME}", "path=/dev/it")
+    times = []
+    for limit in ((), ("limits.max=1MiB",)):
+        ctr(*attach, *limit)
+        begin = time.monotonic()
+        sh("dd if=/dev/it of=/dev/null bs=256K count=8 iflag=direct")
+        times.append(time.monotonic() - begin)
+        if limit:
+            assert re.search(rf" rbps={1 << 20} wbps={1 << 20} ", cgroup("io.max")), cgroup("io.max")
+            assert limits_of()["it.limits.read io.max"][1]
+        ctr("detach-device", "c1", "it")
+    assert cgroup("io.max") == ""
+    assert times[1] > times[0] + 1, times
 
 
 @check
