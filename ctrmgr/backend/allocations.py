@@ -315,10 +315,24 @@ def left_over() -> list[Held]:
 
 def sweep() -> None:
     """Take back what belongs to instances that are not there (any more)."""
-    for name in state.entries(folder()):
-        owner = name.partition(".")[0]
-        made = f"{record.instances_dir()}/.new-{owner}"
-        if not os.path.exists(made) and not os.path.exists(record.home(owner)):
-            for held in read([name]):
-                if not held.failed:
-                    _quietly(held)
+    try:
+        with state.Lock(folder(), wait=False):
+            for name in state.entries(folder()):
+                for held in read([name]):
+                    if not held.failed and _is_nobodys(held.instance):
+                        _quietly(held)
+    except (ConflictError, FileNotFoundError):
+        pass  # somebody is choosing, or at the same; or nothing was ever given
+
+
+def _is_nobodys(owner: str) -> bool:
+    """Whether an instance is neither there nor being made, deleted or renamed by a command that sees to it itself.
+
+    In this order: what goes from one name to the other is met under one of them.
+    """
+    folder = record.instances_dir()
+    if os.path.exists(f"{folder}/.new-{owner}"):
+        return False
+    if any(os.path.exists(f"{folder}/{name}/rename") for name in record.names()):
+        return False
+    return not os.path.exists(record.home(owner)) and not os.path.exists(f"{folder}/.del-{owner}")

@@ -302,6 +302,27 @@ def test_one_that_does_not_let_go() -> None:
         assert firmware.slices() == set()
 
 
+@pytest.mark.parametrize("there", ["x", ".new-x", ".del-x", "other/rename"])
+def test_a_sweep_leaves_what_others_are_at(there: str) -> None:
+    with machine() as firmware:
+        allocations.settle("x", plan_of("x", 1, "yes"), starts=True)
+        os.makedirs(f"{record.instances_dir()}/{there}")
+        allocations.sweep()
+        assert len(firmware.slices()) == 1
+        shutil.rmtree(record.instances_dir())
+        pids = []
+        for _ in range(6):
+            pids.append(os.fork())
+            if pids[-1] == 0:
+                try:
+                    allocations.sweep()
+                finally:
+                    os._exit(0)
+        for pid in pids:
+            os.waitpid(pid, 0)
+        assert [word for word, _ in firmware.told()] == ["prepare", "release"]
+
+
 def test_two_devices_in_one_place() -> None:
     with machine() as firmware:
         plan = [
