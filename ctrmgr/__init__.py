@@ -30,16 +30,14 @@ if TYPE_CHECKING:
 
     from ctrmgr.backend.checkup import Finding
     from ctrmgr.backend.devices import Detached
+    from ctrmgr.backend.functions import Candidate
     from ctrmgr.backend.info import Info
     from ctrmgr.backend.inventory import Device
-
-__import__("ctrmgr.devices")
-# The package of that name, first: when it is imported it becomes an attribute of this one, in the place of the function below.
 
 __version__ = "0.1.0"
 __all__ = (
     "BackendError", "ConflictError", "CtrmgrError", "ExecResult", "HelperError", "HostError", "Instance", "NotFoundError",
-    "SpecError", "UnsupportedError", "create", "doctor", "host_devices", "instances", "launch",
+    "SpecError", "UnsupportedError", "create", "doctor", "find_devices", "host_devices", "instances", "launch",
 )  # fmt: skip
 
 
@@ -246,6 +244,16 @@ def doctor(*names: str, fix: bool = False) -> list[Finding]:
     from ctrmgr.backend import doctor as backend
 
     return backend.mend(names) if fix else backend.examine(names)
+
+
+def find_devices(function: str, **keys: str) -> list[Candidate]:
+    """Devices that can do something (`"gpu.compute", min_memory="16GiB"`), the one that an instance would be given first in front.
+
+    Raises NotFoundError, which says why the others do not fit, ConflictError when all that fit are taken, SpecError.
+    """
+    from ctrmgr.backend import functions
+
+    return functions.find(function, {key.replace("_", "-"): value for key, value in keys.items()})
 
 
 def host_devices(*kinds: str) -> list[Device]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr.backend import abilities, catalog
+from ctrmgr.backend.held import everything
 from ctrmgr.devices import fields, plugin, request
 from ctrmgr.devices import rows as parts
 from ctrmgr.devices.driver import Resolved
@@ -194,6 +195,30 @@ def fitting(kind: str, values: Mapping[str, str], seen: Seen, taken: Sequence[He
     if any(not _unfit(each, values) for each in near):
         raise ConflictError(f"no device for `{wanted}` is free", hint="; ".join(reasons))
     raise NotFoundError(f"no device fits `{wanted}`", hint="; ".join(reasons))
+
+
+ASKED = ("with", "min-memory", "min-cores", "vendor", "model", "id")
+"""Keys of a request that say which device; the others say how it is to be inside."""
+
+
+def asked(function: str, keys: Mapping[str, str]) -> dict[str, str]:
+    """A request in canonical form. Raises SpecError."""
+    for key in keys:
+        if key not in ASKED:
+            raise SpecError(f"`{key}` is not a key of a request", hint=f"there are {', '.join(ASKED)}")
+    given = {"function": function, **keys} if function else dict(keys)
+    for key, value in given.items():
+        try:
+            given[key] = request.FIELDS[key].parse(value)
+        except ValueError as error:
+            hint = request.FIELDS[key].description
+            raise SpecError(f"`{key}` (`{value}`) {error}", hint=hint) from None
+    return given
+
+
+def find(function: str, keys: Mapping[str, str]) -> list[Candidate]:
+    """What fits, the one that an instance would be given first in front. Raises SpecError, NotFoundError, ConflictError."""
+    return fitting(registry.ANY, asked(function, keys), look(), everything())
 
 
 # What becomes of the one that was chosen

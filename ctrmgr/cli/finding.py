@@ -10,7 +10,6 @@ import time
 from ctrmgr.backend import allocations, functions, happenings, held
 from ctrmgr.cli import table
 from ctrmgr.cli.command import Argument, Command, Option, pairs
-from ctrmgr.devices import request
 from ctrmgr.errors import NotFoundError, SpecError
 
 TYPE_CHECKING = False
@@ -21,25 +20,12 @@ if TYPE_CHECKING:
     from ctrmgr.backend.happenings import Happening
     from ctrmgr.cli.command import Args
 
-KEYS = ("with", "min-memory", "min-cores", "vendor", "model", "id")
-
 
 def asked(args: Args) -> list[dict[str, str]]:
     """One request for each function that is named; one for all that there is without a name. Raises SpecError."""
     names = [word for word in args.positional if "=" not in word]
     keys = pairs([word for word in args.positional if "=" in word], "KEY=VALUE")
-    for key, value in keys.items():
-        if key not in KEYS:
-            raise SpecError(f"`{key}` is not a key of a request", hint=f"there are {', '.join(KEYS)}")
-        keys[key] = _parsed(key, value)
-    return [{"function": _parsed("function", name), **keys} for name in names] or [keys]
-
-
-def _parsed(key: str, value: str) -> str:
-    try:
-        return request.FIELDS[key].parse(value)
-    except ValueError as error:
-        raise SpecError(f"`{key}` (`{value}`) {error}", hint=request.FIELDS[key].description) from None
+    return [functions.asked(name, keys) for name in names or [""]]
 
 
 def find(args: Args) -> int:

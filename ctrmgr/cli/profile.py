@@ -8,7 +8,7 @@ import sys
 
 from ctrmgr import state
 from ctrmgr.cli.command import Argument, Command, Option
-from ctrmgr.errors import ConflictError, NotFoundError, SpecError
+from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError, SpecError
 from ctrmgr.plan import folders
 
 TYPE_CHECKING = False
@@ -67,7 +67,7 @@ def profile_list(args: Args) -> None:
     for name, path in folders.names():
         try:
             description = profile.load(path).description
-        except SpecError as error:
+        except CtrmgrError as error:
             description = f"(wrong: {error.message})"
         rows.append({"name": name, "description": description, "file": path})
     table.print_rows(("name", "description", "file"), rows, args.one("format", "table"))

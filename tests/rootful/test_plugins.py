@@ -221,6 +221,10 @@ def test_a_broken_one_keeps_nobody(ctr: Ctr) -> None:
     assert "plugin `acme-broken`" in listed["acme-broken"]
     assert "not trusted" in listed["acme-open"]
     assert "warning: plugin `acme-broken`" in ctr("device", "find").stderr
+    profiles = ctr.folder / "etc/profiles"
+    profiles.mkdir(parents=True)
+    (profiles / "bad.yaml").write_text("devices:\n  x:\n    type: acme-broken\n")
+    assert "(wrong: plugin `acme-broken`" in ctr("profile", "list").stdout
     refused = ctr("attach-device", "c1", "x", "type=acme-broken", code=5).stderr
     assert "plugin `acme-broken`" in refused
 

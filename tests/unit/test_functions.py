@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+import ctrmgr
 from ctrmgr.backend import functions, held
 from ctrmgr.backend.functions import Candidate
 from ctrmgr.devices.plugin import Allocation, Found
@@ -48,6 +49,16 @@ def test_gpus_and_their_parts(machine: Machine) -> None:
     assert given(amd, "gpu.compute")[:2] == ["0000:05:00.0/xcp0", "0000:05:00.0/xcp1"]
     assert given(intel, "gpu.compute", min_memory=str(4 << 30)) == ["0000:03:00.1"]
     assert candidate(intel, "0000:03:00.2").problem == "its driver `vfio-pci` gives it no node"
+
+
+def test_the_api(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    root = machine("xe")
+    monkeypatch.setattr(functions, "look", lambda: functions.Seen("any", root))
+    monkeypatch.setattr(functions, "everything", list)
+    assert [each.id for each in ctrmgr.find_devices("gpu.compute", min_memory="4GiB")] == ["0000:03:00.1"]
+    for wrong in ({"min_memory": "lots"}, {"lanes": "4"}, {"gid": "render"}):
+        with pytest.raises(SpecError):
+            ctrmgr.find_devices("gpu.compute", **wrong)
 
 
 def test_who_has_least(machine: Machine) -> None:
