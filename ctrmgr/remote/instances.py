@@ -76,11 +76,12 @@ def set_state(server: Server, name: str, action: str, *, force: bool = False, ti
     """One change of state. Raises NotFoundError, ConflictError, BackendError."""
     data = {"action": action, "force": force, "timeout": timeout, "stateful": False}
     try:
-        patient(lambda: server.change("PUT", path(name) + "/state", data, doubt=doubt(server, name, f"{action}ed")))
+        patient(lambda: server.change("PUT", path(name) + "/state", data, doubt=doubt(server, name, DONE[action])))
     except CtrmgrError as error:
         raise translated(server, name, error) from None
 
 
+DONE = {"start": "started", "stop": "stopped", "restart": "restarted", "freeze": "frozen", "unfreeze": "thawed"}
 BUSY_SECONDS = 40.0
 
 

@@ -226,10 +226,17 @@ class Remote(Ctr):
             self("delete", "--force", line.split(",")[0], code=None)
 
 
+def cgroups() -> set[Path]:
+    """Those of LXC, in every hierarchy: the two leave some when they end."""
+    top = Path("/sys/fs/cgroup")
+    return {path for pattern in ("lxc.*", "*/lxc.*") for path in top.glob(pattern)}
+
+
 @contextlib.contextmanager
 def started(kinds: Sequence[type[Daemon]], scratch: Path) -> Iterator[list[Daemon]]:
     """Servers with an image `tiny`."""
     scratch.chmod(0o711)
+    before = cgroups()
     image = tiny_image(scratch / "tiny.tar")
     found: list[Daemon] = []
     try:
@@ -240,6 +247,10 @@ def started(kinds: Sequence[type[Daemon]], scratch: Path) -> Iterator[list[Daemo
     finally:
         for daemon in found:
             daemon.stop()
+        for path in cgroups() - before:
+            for folder, *_ in os.walk(path, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
 
 
-__all__ = ("ADDRESS", "ROOT", "Daemon", "Incus", "Lxd", "Remote", "started")
+__all__ = ("ADDRESS", "ROOT", "Daemon", "Incus", "Lxd", "Remote", "cgroups", "started")
