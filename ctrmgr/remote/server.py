@@ -32,6 +32,15 @@ BUSY = ("matching non-reusable operation", "nstance is busy running")
 """How LXD says that somebody else changes an instance at this moment."""
 
 
+REASON_MAX = 500
+
+
+def shown(text: object) -> str:
+    """What a server says, for a terminal: it is not to steer or fill it."""
+    words = str(text)[:REASON_MAX]
+    return words if words.isprintable() else "".join(each if each.isprintable() else " " for each in words).strip()
+
+
 class UnknownError(NotFoundError):
     """The server has no such object (404)."""
 
@@ -113,7 +122,7 @@ class Server:
             found = json.loads(answer.body)["error"]
         except (ValueError, KeyError, TypeError):
             found = ""
-        return str(found) or f"HTTP status {answer.status}"
+        return shown(found) or f"HTTP status {answer.status}"
 
     def get(self, path: str, *, query: Mapping[str, str] | None = None) -> Any:
         """The `metadata` of a GET."""
@@ -127,7 +136,7 @@ class Server:
         except (ValueError, KeyError, TypeError):
             raise BackendError(f"`{self.name}` does not answer as LXD and Incus do", hint="is its URL right?") from None
         # Incus answers so, with HTTP status 200, who waits for an operation that has failed.
-        reason = str(body["error"])
+        reason = shown(body["error"])
         if any(word in reason for word in BUSY):
             raise StaleError(f"`{self.name}`: {reason}")
         raise OperationError(f"`{self.name}` refuses: {reason}", reason)
@@ -174,7 +183,7 @@ class Server:
         if found["status_code"] == 401:
             raise OperationError(f"`{self.name}`: the operation was cancelled", "cancelled")
         if found["status_code"] >= 300:
-            reason = str(found.get("err") or found["status"])
+            reason = shown(found.get("err") or found["status"])
             if any(word in reason for word in BUSY):
                 raise StaleError(f"`{self.name}`: {reason}")
             raise OperationError(f"`{self.name}` refuses: {reason}", reason)

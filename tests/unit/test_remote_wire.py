@@ -256,3 +256,11 @@ def test_moments() -> None:
     )
     assert devices.Moment.of("2026-11-21 09:05:10 +0000 UTC") < at
     assert devices.Moment.of("") == devices.Moment.of_http("x") == devices.Moment() < at
+
+
+def test_a_server_does_not_steer_the_terminal(script: tuple[Scripted, Server]) -> None:
+    far, server = script
+    far.answers = [reply(None, 500, error="\x1b[2Jgone\n" + "x" * 9999)]
+    with pytest.raises(BackendError) as error:
+        server.get("/x")
+    assert error.value.message.isprintable() and len(error.value.message) < 600
