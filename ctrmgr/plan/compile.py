@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from ctrmgr.devices import driver
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
@@ -85,6 +86,7 @@ def compile_template(
             seccomp.default_policy_path(),
         ]
         files += ["/etc/subuid", f"/etc/apparmor.d/{APPARMOR}"]
+        files += [file for each in driver.PLUGINS.values() if (file := getattr(each, "file", ""))]
         template.store(image, profiles, rows, files)
     return rows
 

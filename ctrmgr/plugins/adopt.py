@@ -30,6 +30,7 @@ class PluginDriver:
                 )
             field.parse = _parser(source, name)
         self.FIELDS = {**request.FIELDS, **own}
+        self.file = source.path
 
     def rows(self, name: str, values: Mapping[str, str]) -> list[list[str]]:
         """The `request` rows, with the keys that have a default. Raises ValueError."""
