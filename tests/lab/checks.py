@@ -7,7 +7,6 @@ The command line runs in forks of this process: starting Python anew is the slow
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import json
@@ -15,7 +14,6 @@ import mmap
 import os
 import re
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -27,6 +25,7 @@ from ctrmgr.cli.main import main
 from ctrmgr.kernel import control
 from tests.conftest import Result, dev_nodes, same, settle, snapshot
 from tests.lab import side_doors
+from tests.lab.tries import get_contexts, outcome
 
 Check = Callable[[], None]
 CHECKS: dict[str, Check] = {}
@@ -150,14 +149,6 @@ class Holder:
         self.socket.close()
 
 
-def outcome(action: Callable[[], object]) -> str:
-    try:
-        action()
-    except OSError as error:
-        return errno.errorcode[error.errno or 0]
-    return "ok"
-
-
 @check
 def the_machine_is_as_wanted() -> None:
     """Pure cgroup2 with the controllers, AppArmor with our profile, and the hardware."""
@@ -247,32 +238,10 @@ def every_controller_of_cgroup2_is_used() -> None:
         str(4 << 20),
     ]
     assert all(holds for _, holds in limits_of().values()), limits_of()
-    assert get_contexts(2) == ["ok", "EAGAIN"]
+    assert get_contexts(UVERBS, "/sys/fs/cgroup/ctrmgr/c1", 2) == ["ok", "EAGAIN"]
     ctr("config", "unset", "c1", *wanted)
     assert [cgroup(file) for file in files] == ["0", "0", "0", "rxe0 hca_handle=max hca_object=max", "100", "max"]
-    assert get_contexts(2) == ["ok", "ok"]
-
-
-def get_contexts(count: int) -> list[str]:
-    """What comes of so many contexts of the RDMA device, all at once, in the instance's cgroup."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            opened = [
-                os.open(UVERBS, os.O_RDWR) for _ in range(count)
-            ]  # not given to the instance: before it is in there
-            Path("/sys/fs/cgroup/ctrmgr/c1/cgroup.procs").write_text("0")
-            answer = ctypes.create_string_buffer(64)
-            asked = struct.pack("=IHHQ", 0, 4, 2, ctypes.addressof(answer))  # IB_USER_VERBS_CMD_GET_CONTEXT
-            found = [outcome(lambda fd=fd: os.write(fd, asked)) for fd in opened]  # type: ignore[misc]
-            os.write(writer, " ".join(found).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    os.waitpid(pid, 0)
-    with os.fdopen(reader) as said:
-        return said.read().split()
+    assert get_contexts(UVERBS, "/sys/fs/cgroup/ctrmgr/c1", 2) == ["ok", "ok"]
 
 
 @check
