@@ -4,6 +4,7 @@
 #include "monitor.h"
 
 #include <grp.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,6 +12,9 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+
+#define HOOK_MS 70000
 
 static _Noreturn void give_up(struct child *c, const char *step, const char *detail)
 {
@@ -107,6 +111,63 @@ static void run_init(struct child *c)
 	give_up(c, "run init", builtin ? "execveat: ctrmgr-init" : p->init);
 }
 
+static _Noreturn void become_hooks(const struct child *c, int says)
+{
+	static char *argv[3 + PLAN_HOOKS * (2 + PLAN_HOOK_ARGS)] = {"ctrmgr-hook", "do"}, *env[] = {NULL};
+	static char count[PLAN_HOOKS][4];
+	const struct plan *p = &c->m->plan;
+	size_t n = 2;
+
+	for (size_t i = 0; i < p->hooks; i++) {
+		if (!p->hook[i].name)
+			continue;
+		snprintf(count[i], sizeof(count[i]), "%zu", p->hook[i].words);
+		argv[n++] = p->hook[i].name;
+		argv[n++] = count[i];
+		for (size_t word = 0; word < p->hook[i].words; word++)
+			argv[n++] = p->hook[i].word[word];
+	}
+	if (n == 2)
+		_exit(0);
+	signals_default();
+	umask(022);
+	if (dup2(says, 2) >= 0)
+		syscall(SYS_execveat, c->m->hook_program, "", argv, env, AT_EMPTY_PATH);
+	_exit(127);
+}
+
+/* What devices want done inside, before init may need it. The image's own programs run in it, as the instance's root
+ * and confined like everything else; they must not look into us, who still have the host's descriptors, nor keep us. */
+static void run_hooks(struct child *c)
+{
+	char said[200] = "";
+	OWNED int process = -1;
+	int channel[2], status = 0;
+	size_t length = 0;
+	ssize_t got;
+	pid_t pid;
+
+	if (!c->m->plan.hooks)
+		return;
+	if (prctl(PR_SET_DUMPABLE, 0) || pipe2(channel, O_CLOEXEC) || (pid = fork()) < 0)
+		give_up(c, "run the hooks", "fork");
+	if (!pid)
+		become_hooks(c, channel[1]);
+	close(channel[1]);
+	while (poll(&(struct pollfd){channel[0], POLLIN, 0}, 1, HOOK_MS) > 0 && length < sizeof(said) - 1 &&
+	       (got = read(channel[0], said + length, sizeof(said) - 1 - length)) > 0)
+		length += (size_t)got;
+	process = sys_pidfd_open(pid);
+	if (process >= 0 && poll(&(struct pollfd){process, POLLIN, 0}, 1, HOOK_MS) <= 0)
+		kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	close(channel[0]);
+	said[strcspn(said, "\n")] = '\0';
+	errno = EIO;
+	if (status)
+		give_up(c, "run the hooks", length ? said : "`ctrmgr-hook` did not end as it should");
+}
+
 _Noreturn void child_main(struct child *c)
 {
 	const struct plan *p = &c->m->plan;
@@ -134,6 +195,7 @@ _Noreturn void child_main(struct child *c)
 		errno = -error;
 		give_up(c, "confine init", step);
 	}
+	run_hooks(c);
 	signals_default();
 	umask(022);
 	run_init(c);

@@ -18,10 +18,13 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define NAMESPACES   (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET | CLONE_NEWCGROUP)
 #define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+#define KEPT 4 /* a program of ours, if it is that which is run */
 
 static int channel_to_parent;
 
@@ -172,7 +175,10 @@ static _Noreturn void run(const struct options *o, const struct user *user)
 	char login[300], *shell[] = {login, NULL};
 	const char *slash, *path = user->shell;
 
-	if (!o->shell) {
+	if (o->program >= 0) {
+		syscall(SYS_execveat, KEPT, "", o->command, environ, AT_EMPTY_PATH);
+		path = o->command[0];
+	} else if (!o->shell) {
 		execvp(o->command[0], o->command);
 		path = o->command[0];
 	} else {
@@ -216,7 +222,10 @@ _Noreturn void enter(const struct options *o, const struct instance *i, bool tty
 	die_with_parent();
 	sigprocmask(SIG_SETMASK, mask, NULL);
 	/* Last, all that came from outside goes, before the instance's paths are walked. */
-	if (dup2(channel, 3) < 0 || fcntl(3, F_SETFD, FD_CLOEXEC) < 0 || close_range(4, ~0U, 0) < 0)
+	if (o->program >= 0 && (dup2(o->program, KEPT) < 0 || fcntl(KEPT, F_SETFD, FD_CLOEXEC) < 0))
+		fail(EXIT_HELPER, errno, "keep the program");
+	if (dup2(channel, 3) < 0 || fcntl(3, F_SETFD, FD_CLOEXEC) < 0 ||
+	    close_range(o->program >= 0 ? KEPT + 1 : KEPT, ~0U, 0) < 0)
 		fail(EXIT_HELPER, errno, "`close_range`: close descriptors");
 	channel_to_parent = 3;
 	go_to_directory(o, &user);

@@ -23,7 +23,7 @@
 
 #define USAGE \
 	"usage: ctrmgr-exec --control PATH [--user U] [--group G] [--cwd DIR] [--env K=V]...\n" \
-	"                   [--tty|--no-tty] {--shell | -- COMMAND [ARGUMENT]...}\n"
+	"                   [--tty|--no-tty] [--hook] {--shell | -- COMMAND [ARGUMENT]...}\n"
 
 static const int FORWARDED[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
 
@@ -51,9 +51,26 @@ static _Noreturn void usage(void)
 	exit(EXIT_SPEC);
 }
 
+/* Our programs lie together. */
+static int our_own(const char *name)
+{
+	char path[4096];
+	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 64);
+	char *slash;
+	int fd;
+
+	path[length > 0 ? length : 0] = '\0';
+	slash = strrchr(path, '/');
+	strcpy(slash ? slash + 1 : path, name);
+	fd = open(path, O_PATH | O_CLOEXEC);
+	if (fd < 0)
+		quit(EXIT_HELPER, errno, name);
+	return fd;
+}
+
 static void parse(struct options *o, int argc, char **argv)
 {
-	enum { CONTROL = 256, USER, GROUP, CWD, ENV, TTY, NO_TTY, SHELL };
+	enum { CONTROL = 256, USER, GROUP, CWD, ENV, TTY, NO_TTY, SHELL, HOOK };
 	static const struct option OPTIONS[] = {
 		{"control", required_argument, 0, CONTROL},
 		{"user", required_argument, 0, USER},
@@ -63,11 +80,12 @@ static void parse(struct options *o, int argc, char **argv)
 		{"tty", no_argument, 0, TTY},
 		{"no-tty", no_argument, 0, NO_TTY},
 		{"shell", no_argument, 0, SHELL},
+		{"hook", no_argument, 0, HOOK},
 		{},
 	};
 	int option;
 
-	*o = (struct options){.tty = -1, .env = calloc(argc, sizeof(char *))};
+	*o = (struct options){.tty = -1, .program = -1, .env = calloc(argc, sizeof(char *))};
 	if (!o->env)
 		quit(EXIT_HELPER, errno, "start");
 	while ((option = getopt_long(argc, argv, "+", OPTIONS, NULL)) >= 0) {
@@ -80,6 +98,7 @@ static void parse(struct options *o, int argc, char **argv)
 		case TTY: o->tty = 1; break;
 		case NO_TTY: o->tty = 0; break;
 		case SHELL: o->shell = true; break;
+		case HOOK: o->program = our_own("ctrmgr-hook"); break;
 		default: usage();
 		}
 	}

@@ -28,6 +28,7 @@ struct options {
 	size_t env_count;
 	int tty; /* 1, 0, or -1: if stdin and stdout are terminals */
 	bool shell;
+	int program;    /* instead of a file of the instance's, or -1 */
 	char **command; /* NULL-terminated */
 };
 

@@ -243,7 +243,8 @@ static void detach_from_caller(void)
 
 static void initialise(struct monitor *m)
 {
-	m->lock = m->proc = m->exe = m->init_program = m->root = m->dev = m->host_mounts = m->filter = m->fence = -1;
+	m->lock = m->proc = m->exe = m->init_program = m->hook_program = m->root = m->dev = m->host_mounts = m->filter =
+		m->fence = -1;
 	m->pidfd = m->console = m->console_log = m->listener = m->signals = -1;
 	m->exit_status = -1;
 	for (size_t i = 0; i < CLIENTS; i++)

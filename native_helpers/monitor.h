@@ -52,7 +52,7 @@ struct client {
 struct monitor {
 	char *text; /* the plan's */
 	size_t text_size;
-	int lock, proc, exe, init_program, root, dev, host_mounts;
+	int lock, proc, exe, init_program, hook_program, root, dev, host_mounts;
 	struct hierarchy hierarchy[HIERARCHIES]; /* [0] is cgroup2 where there is one */
 	size_t hierarchies;
 	bool filter_v1;

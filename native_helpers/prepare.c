@@ -57,6 +57,8 @@ int monitor_open(struct monitor *m, struct failure *f)
 	errno = EINVAL;
 	if (m->root_uid == UINT32_MAX || m->root_gid == UINT32_MAX)
 		return fail(f, "map ids", "the plan gives the instance no root");
+	if (m->plan.hooks && (m->hook_program = sibling("ctrmgr-hook")) < 0)
+		return fail(f, "find our hooks", "`ctrmgr-hook` is not beside `ctrmgr-monitor`");
 	if (!strcmp(m->plan.init, "builtin") && (m->init_program = sibling("ctrmgr-init")) < 0)
 		return fail(f, "find our init", "`ctrmgr-init` is not beside `ctrmgr-monitor`");
 	error = confine_load(&m->plan.confinement);

@@ -162,6 +162,9 @@ def attach_rows(
                 with Limited(name, rows):
                     _ask_attach(name, device, rows, opened)
                 crash("attach-done")
+                if any(row[0] == "hook" for row in rows):
+                    _do_hooks(name, device, rows)
+                    crash("attach-hooked")
         except BaseException:
             record.drop(own.path)
             leases.release(name, device)
@@ -173,6 +176,17 @@ def attach_rows(
                 os.close(fd)
         record.finish(own.path)
     return running
+
+
+def _do_hooks(name: str, device: str, rows: list[list[str]]) -> None:
+    from ctrmgr.backend import hooks
+
+    try:
+        hooks.do(name, device, hooks.of(rows, device))
+    except BaseException:
+        control.ask(record.run_home(name), control.DETACH, name=device)
+        lift(name, rows)
+        raise
 
 
 def _hold(name: str, device: str, rows: list[list[str]]) -> None:
@@ -317,9 +331,8 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
         plan = own.plan()
         running = record.is_running(name)
         planned = any(row[0] in parts.WORDS and row[1] == device for row in plan)
-        attached = running and any(
-            found.name == device for found in control.ask(record.run_home(name), control.DEVICES).devices()
-        )
+        there = control.ask(record.run_home(name), control.DEVICES).devices() if running else []
+        attached = any(found.name == device for found in there)
         if not attached and (volatile or (device not in own.devices and not planned)):
             raise NotFoundError(f"`{name}` has no device `{device}`", hint=f"`ctrmgr info {name}` lists them")
         result = Detached(attached, [], 0)
@@ -330,10 +343,16 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
                 record.stage(own, without(plan, device))
                 crash("detach-recorded")
             if attached:
+                made = (
+                    _hooks(name, device) if any(each.name == device and each.kind == "hook" for each in there) else []
+                )
                 result = _ask_take(name, device, holders, control.DETACH)
                 lift(name, [row for row in plan if row[1] == device])
                 leases.release(name, device)
                 crash("detach-done")
+                if made:
+                    _undo_hooks(name, device, made)
+                    crash("detach-unhooked")
         except BaseException:
             record.drop(own.path)
             raise
@@ -343,6 +362,18 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
 
             allocations.detach(name, device)
     return result
+
+
+def _hooks(name: str, device: str) -> list[list[str]]:
+    from ctrmgr.backend import hooks
+
+    return hooks.attached(name, device)
+
+
+def _undo_hooks(name: str, device: str, made: list[list[str]]) -> None:
+    from ctrmgr.backend import hooks
+
+    hooks.undo(name, device, made)
 
 
 def without(plan: list[list[str]], device: str) -> list[list[str]]:

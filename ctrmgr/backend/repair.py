@@ -90,6 +90,8 @@ def _change(path: str, run: str, running: bool) -> None:
         if (new - old) - have or (old - new) & have:
             record.drop(path)
             return
+        if any(row[0] == "hook" for row in (*plan, *wanted)) and not _hooks(path, plan, wanted):
+            return
         if _limits(plan) != _limits(wanted):
             from ctrmgr.backend import live
 
@@ -99,6 +101,23 @@ def _change(path: str, run: str, running: bool) -> None:
                 record.drop(path)
                 return
     record.finish(path)
+
+
+def _hooks(path: str, plan: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> bool:
+    """Do what devices that came want done inside, and undo it for those that went. False: it could not be, and they go again."""
+    from ctrmgr.backend import hooks
+
+    name, old, new = os.path.basename(path), _devices(plan), _devices(wanted)
+    for device in old - new:
+        hooks.undo(name, device, hooks.of(plan, device))
+    for device in new - old:
+        try:
+            hooks.do(name, device, hooks.of(wanted, device))
+        except CtrmgrError:
+            control.ask(record.run_home(name), control.DETACH, name=device)
+            record.drop(path)
+            return False
+    return True
 
 
 def _limits(plan: Sequence[Sequence[str]]) -> list[Sequence[str]]:

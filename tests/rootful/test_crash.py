@@ -36,6 +36,8 @@ STEPS = {
     "attach-leased": ("attach-device", "c1", FUSE),
     "attach-recorded": ("attach-device", "c1", FUSE),
     "attach-prepared": PARTS,
+    "attach-hooked": PARTS,
+    "detach-unhooked": PARTS,
     "attach-done": ("attach-device", "c1", FUSE),
     "detach-recorded": ("detach-device", "c1", "fuse"),
     "detach-done": ("detach-device", "c1", "fuse"),
@@ -63,6 +65,7 @@ def parts(ctr: Ctr, step: str) -> None:
         test_parts.node(FUSE, "/dev/fuse"),
         test_parts.bind(ctr.folder, "/opt/folder"),
         ["device-env", "gpu", "GPU", "1"],
+        ["hook", "gpu", "symlink", "x", "/link"],
     ]
     test_parts.attach(ctr, rows, code=-signal.SIGKILL, env={"CTRMGR_CRASH_AT": step})
 
@@ -129,7 +132,16 @@ def test_devices(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, s
 
 
 @pytest.mark.parametrize(
-    "step", ["attach-recorded", "attach-prepared", "attach-done", "detach-recorded", "detach-done"]
+    "step",
+    [
+        "attach-recorded",
+        "attach-prepared",
+        "attach-done",
+        "attach-hooked",
+        "detach-recorded",
+        "detach-done",
+        "detach-unhooked",
+    ],
 )
 def test_devices_of_several_parts(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, step: str) -> None:
     ctr(*LAUNCH)
@@ -142,8 +154,14 @@ def test_devices_of_several_parts(ctr: Ctr, before: dict[str, object], host_snap
         assert result.code == -signal.SIGKILL
     ctr("attach-device", "c1", "/dev/net/tun")
     whole(ctr)
-    there = "/dev/fuse\n/opt/folder\n1\n" if step in ("attach-done", "detach-recorded") else "\n"
-    look = ("exec", "c1", "sh", "-c", "ls -d /dev/fuse /opt/folder 2>/dev/null; echo $GPU")
+    there = "/dev/fuse\n/opt/folder\nlink\n1\n" if step in ("attach-done", "attach-hooked", "detach-recorded") else "\n"
+    look = (
+        "exec",
+        "c1",
+        "sh",
+        "-c",
+        "ls -d /dev/fuse /opt/folder 2>/dev/null; [ -L /link ] && echo link; echo $GPU",
+    )
     assert ctr(*look).stdout == there
     assert ("name: gpu" in ctr("info", "c1", "--format", "yaml").stdout) == (there != "\n")
     ctr("restart", "c1")

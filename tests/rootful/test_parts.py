@@ -364,3 +364,80 @@ def test_what_another_device_needs_is_not_suspended(c1: Ctr) -> None:
     assert "has no node" in c1("suspend-device", "c1", "only", code=4).stderr
     assert "no device `none`" in c1("suspend-device", "c1", "none", code=3).stderr
     assert "no device `none`" in c1("resume-device", "c1", "none", code=3).stderr
+
+
+def hook(*words: str) -> list[str]:
+    return ["hook", "gpu", *words]
+
+
+LDCONFIG = "mkdir -p /sbin; printf '#!/bin/sh\\ncat /etc/ld.so.conf.d/* >> /cached; echo run >> /cached\\n' > /sbin/ldconfig; chmod 755 /sbin/ldconfig"
+HOOKS = [
+    hook("symlink", "libgpu.so.7", "/opt/lib/libgpu.so"),
+    hook("symlink", "/opt/lib/libgpu.so.7", "/usr/lib64/gpu/libgpu.so.1"),
+    hook("chmod", "0640", "/etc/mine"),
+    hook("ldcache", "/opt/lib", "/opt/driver"),
+    hook("ldcache", "/opt/more"),
+]
+LINKS = "for n in /opt/lib/libgpu.so /usr/lib64/gpu/libgpu.so.1; do readlink $n; done; cat /etc/ld.so.conf.d/*gpu* 2>/dev/null; true"
+LINKED = "libgpu.so.7\n/opt/lib/libgpu.so.7\n/opt/lib\n/opt/driver\n/opt/more\n"
+
+
+def test_hooks(c1: Ctr, library: Path, host_snapshot: Snapshot) -> None:
+    before = host_snapshot()
+    sh(c1, f"touch /etc/mine; {LDCONFIG}")
+    attach(c1, [*whole(library), *HOOKS])
+    assert sh(c1, LINKS) == LINKED
+    assert sh(c1, "stat -c %a /etc/mine; cat /cached; rm /cached").split("\n", 1) == [
+        "640",
+        "/opt/lib\n/opt/driver\n/opt/more\nrun\n",
+    ]
+    c1("restart", "c1")
+    assert sh(c1, LINKS) == LINKED
+    assert sh(c1, "cat /cached; rm /cached").endswith("run\n")
+    c1("detach-device", "c1", "gpu")
+    assert sh(c1, LINKS) == ""
+    assert sh(c1, "cat /cached").endswith("run\n")
+    assert parts(c1) == []
+    attach(c1, [node(FUSE, "/dev/gpu/a"), HOOKS[0]], volatile=True)
+    assert sh(c1, LINKS) == "libgpu.so.7\n"
+    c1("detach-device", "--volatile", "c1", "gpu")
+    assert sh(c1, LINKS) == ""
+    same(before, host_snapshot(), besides=OTHERS)
+
+
+def test_symlinks_of_the_instances_own_stay(c1: Ctr) -> None:
+    sh(c1, "mkdir -p /opt/lib; ln -s libgpu.so.7 /opt/lib/libgpu.so")
+    attach(c1, [node(FUSE, "/dev/gpu/a"), HOOKS[0]])
+    c1("detach-device", "c1", "gpu")
+    assert sh(c1, LINKS) == "libgpu.so.7\n"
+    sh(c1, "rm /opt/lib/libgpu.so")
+    attach(c1, [node(FUSE, "/dev/gpu/a"), HOOKS[0]])
+    sh(c1, "ln -sf mine /opt/lib/libgpu.so")
+    c1("detach-device", "c1", "gpu")
+    assert sh(c1, LINKS) == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        (hook("symlink", "x", "/opt/lib"), "the symlink `/opt/lib`"),
+        (hook("chmod", "0640", "/no/such"), "the mode of `/no/such`"),
+        (hook("chmod", "rw", "/etc"), "the mode `rw`"),
+        (hook("update-everything", "x"), "is no hook that is known here"),
+    ],
+)
+def test_a_hook_that_fails_undoes_the_attach(c1: Ctr, library: Path, last: list[str], why: str) -> None:
+    assert why in attach(c1, [*whole(library), HOOKS[0], HOOKS[3], last], code=7)
+    assert sh(c1, LINKS) == ""
+    assert parts(c1) == []
+    assert "name: gpu" not in c1("info", "c1", "--format", "yaml").stdout
+
+
+def test_a_hook_that_fails_keeps_the_instance_from_starting(c1: Ctr) -> None:
+    sh(c1, "touch /etc/mine")
+    attach(c1, [node(FUSE, "/dev/gpu/a"), HOOKS[2]])
+    sh(c1, "rm /etc/mine")
+    assert "the mode of `/etc/mine`" in c1("restart", "c1", code=7).stderr
+    assert "STOPPED" in c1("list").stdout
+    c1("detach-device", "c1", "gpu")
+    c1("start", "c1")
