@@ -113,11 +113,13 @@ static void run_init(struct child *c)
 
 static _Noreturn void become_hooks(const struct child *c, int says)
 {
-	static char *argv[3 + PLAN_HOOKS * (2 + PLAN_HOOK_ARGS)] = {"ctrmgr-hook", "do"}, *env[] = {NULL};
+	static char *argv[3 + PLAN_HOOKS * (2 + PLAN_HOOK_ARGS)], *env[1];
 	static char count[PLAN_HOOKS][4];
 	const struct plan *p = &c->m->plan;
 	size_t n = 2;
 
+	argv[0] = "ctrmgr-hook";
+	argv[1] = "do";
 	for (size_t i = 0; i < p->hooks; i++) {
 		if (!p->hook[i].name)
 			continue;

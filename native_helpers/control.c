@@ -250,7 +250,7 @@ static int descriptor_of(struct msghdr *message)
 
 void control_serve(struct monitor *m, struct client *c)
 {
-	static struct answer a; /* too large for the stack, and touched only when somebody asks */
+	static _Alignas(PAGE) struct answer a; /* too large for the stack, and touched only when somebody asks */
 	struct ctl_request r = {0};
 	union {
 		struct cmsghdr header;

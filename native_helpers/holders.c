@@ -111,7 +111,7 @@ static int look(pid_t pid, void *data)
 
 int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders)
 {
-	static struct search s; /* too large for the stack, and mostly not needed */
+	static _Alignas(PAGE) struct search s; /* too large for the stack, and mostly not needed */
 
 	s.m = m;
 	s.holders = holders;

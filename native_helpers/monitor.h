@@ -15,6 +15,7 @@ enum { FD_PLAN = 3, FD_INSTANCE = 4, FD_RUN = 5, FD_REPORT = 6, FD_LOCK = 7 };
 
 #define HIERARCHIES 16
 #define PARTS       256
+#define PAGE        4096 /* where a large table begins, so that its beginning touches no second one */
 #define CLIENTS     32
 #define STARTING    (CLIENTS + 1) /* who prepares parts when no client does */
 
@@ -70,7 +71,7 @@ struct monitor {
 	int64_t stop_at; /* CLOCK_MONOTONIC ms at which a polite stop becomes a kill; 0: none */
 	bool stopping, restarted;
 	struct plan plan;
-	struct part part[PARTS];
+	_Alignas(PAGE) struct part part[PARTS];
 };
 
 /* prepare.c: the plan, our programs, the cgroups; nothing is changed yet. */

@@ -25,7 +25,7 @@ LIMITS = {"cpu": "limits.cpu.allowance", "cpuset": "limits.cpu", "io": "limits.d
           "pids": "limits.processes", "hugetlb": "limits.hugepages", "rdma": "limits.rdma", "misc": "limits.misc"}  # fmt: skip
 """Controller → the keys that need it."""
 V1_NAMES = {"io": "blkio"}
-HELPERS = ("ctrmgr-exec", "ctrmgr-init", "ctrmgr-monitor", "ctrmgr-net", "ctrmgr-seccomp")
+HELPERS = ("ctrmgr-exec", "ctrmgr-hook", "ctrmgr-init", "ctrmgr-monitor", "ctrmgr-net", "ctrmgr-seccomp")
 MARK = b"@(#)ctrmgr-version "
 APPARMOR = "ctrmgr-instance"
 
