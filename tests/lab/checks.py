@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from ctrmgr.backend import events, usage
 from ctrmgr.cli.main import main
 from ctrmgr.kernel import control
 from tests.conftest import Result, dev_nodes, same, settle, snapshot
@@ -405,6 +406,26 @@ def the_doctor_finds_nothing_wrong() -> None:
     assert ctr("doctor", "c1", "--fix").stdout.startswith("mended ")
     sh(f"exec 3<>{GPU}")
     ctr("detach-device", "c1", "it")
+
+
+@check
+def use_and_limits_that_are_hit() -> None:
+    """On pure cgroup2: what `top` reads, and what `monitor` is told of, by the files' own notifications."""
+    limits = ("limits.memory=32MiB", "limits.processes=20", "limits.cpu.allowance=50ms/100ms")
+    ctr("launch", "builtin:busybox", "eater", "-p", "no-network", *(word for limit in limits for word in ("-c", limit)))
+    watcher, sampler = events.Watcher(["eater"], ["limit"]), usage.Sampler()
+    sampler.sample(["eater"])
+    sh("dd if=/dev/zero of=/dev/null bs=100M count=1", name="eater", code=137)
+    told: list[events.Event] = []
+    while not any(event.event == "oom_kill" for event in told):
+        told += watcher.wait() or []
+    watcher.close()
+    assert {event.details["resource"] for event in told} == {"memory"}, [event.fields() for event in told]
+    (found,) = sampler.sample(["eater"])
+    values = found.values
+    assert (values["cpu-limit"], values["memory-limit"], values["processes-limit"]) == (50.0, 32 << 20, 20)
+    assert 0 < (values["cpu"] or 0) < 60 and 0 < (values["memory"] or 0) < 32 << 20 and values["processes"] == 1
+    ctr("delete", "--force", "eater")
 
 
 @check
