@@ -101,7 +101,7 @@ static void status(struct monitor *m, struct answer *a)
 
 static void devices(struct monitor *m, struct answer *a)
 {
-	for (size_t i = 0; i < PARTS; i++)
+	for (size_t i = 0; i < m->used; i++)
 		if (m->part[i].state >= PART_HELD) {
 			struct ctl_device d = m->part[i].device;
 
@@ -144,7 +144,7 @@ static int hooks(struct monitor *m, const char *name, struct answer *a, struct f
 
 static void variables(struct monitor *m, struct answer *a)
 {
-	for (size_t i = 0; i < PARTS; i++) {
+	for (size_t i = 0; i < m->used; i++) {
 		const struct part *p = &m->part[i];
 
 		if (p->state == PART_HELD && p->device.type == CTL_ENV && a->size + p->size <= sizeof(a->data)) {

@@ -71,7 +71,7 @@ static int take_away(struct monitor *m, const char *name, struct failure *f)
 	hand_over(m, name);
 	if (refuse_numbers(m, name, f))
 		return -1;
-	for (size_t i = PARTS; i--;) {
+	for (size_t i = m->used; i--;) {
 		struct part *p = &m->part[i];
 
 		if (p->state >= PART_HELD && !strcmp(p->device.name, name) && part_withdraw(m, p, f))

@@ -71,6 +71,7 @@ struct monitor {
 	int64_t stop_at; /* CLOCK_MONOTONIC ms at which a polite stop becomes a kill; 0: none */
 	bool stopping, restarted;
 	struct plan plan;
+	size_t used; /* slots below, the rest of which was never touched */
 	_Alignas(PAGE) struct part part[PARTS];
 };
 

@@ -20,7 +20,7 @@ bool part_is_node(const struct part *p)
 
 struct part *part_next(struct monitor *m, const char *name, const struct part *after)
 {
-	for (struct part *p = after ? m->part + (after - m->part) + 1 : m->part; p < m->part + PARTS; p++)
+	for (struct part *p = after ? m->part + (after - m->part) + 1 : m->part; p < m->part + m->used; p++)
 		if (p->state >= PART_HELD && !strcmp(p->device.name, name))
 			return p;
 	return NULL;
@@ -28,7 +28,7 @@ struct part *part_next(struct monitor *m, const char *name, const struct part *a
 
 struct part *part_sharer(struct monitor *m, const struct part *p)
 {
-	for (struct part *q = m->part; p->placed && q < m->part + PARTS; q++)
+	for (struct part *q = m->part; p->placed && q < m->part + m->used; q++)
 		if (q->state >= PART_HELD && q->device.type == CTL_SHARE && !strcmp(q->device.path, p->device.path) &&
 		    strcmp(q->device.name, p->device.name))
 			return q;
@@ -40,7 +40,7 @@ static int filter_number(struct monitor *m, const struct ctl_device *d, struct f
 {
 	struct priv_rule rule = {.v1 = m->filter_v1, .type = node_type(d), .major = d->major, .minor = d->minor};
 
-	for (size_t i = 0; i < PARTS; i++) {
+	for (size_t i = 0; i < m->used; i++) {
 		const struct part *p = &m->part[i];
 
 		if (p->state == PART_HELD && p->device.type == d->type && p->device.major == d->major &&
@@ -139,7 +139,7 @@ int part_prepare(struct monitor *m, const struct ctl_device *wanted, int client,
 	if (!request_ok(wanted, text, size))
 		return fail(f, "read the request", "not a device");
 	errno = EEXIST;
-	for (size_t i = 0; i < PARTS; i++) {
+	for (size_t i = 0; i < m->used; i++) {
 		struct part *p = &m->part[i];
 
 		if (p->state == PART_FREE)
@@ -147,6 +147,8 @@ int part_prepare(struct monitor *m, const struct ctl_device *wanted, int client,
 		else if (!strcmp(p->device.name, wanted->name) && (p->state != PART_PREPARED || p->client != client))
 			return fail(f, "attach", "a device `%s` is attached already", wanted->name);
 	}
+	if (!part && m->used < PARTS)
+		part = &m->part[m->used++];
 	errno = ENOSPC;
 	if (!part)
 		return fail(f, "attach", "devices of %d parts are attached already", PARTS);
@@ -217,7 +219,7 @@ static void undo(struct monitor *m, int client)
 {
 	struct failure ignored;
 
-	for (size_t i = PARTS; i--;) {
+	for (size_t i = m->used; i--;) {
 		struct part *p = &m->part[i];
 		struct ctl_device d = p->device;
 		bool counted = p->state == PART_HELD, node = part_is_node(p);
@@ -241,19 +243,19 @@ int part_commit(struct monitor *m, int client, struct failure *f)
 {
 	int failed = 0;
 
-	for (struct part *p = m->part; !failed && p < m->part + PARTS; p++)
+	for (struct part *p = m->part; !failed && p < m->part + m->used; p++)
 		if (p->state == PART_PREPARED && p->client == client) {
 			p->state = PART_HELD;
 			failed = part_is_node(p) ? filter_number(m, &p->device, f) : 0;
 		}
-	for (struct part *p = m->part; !failed && p < m->part + PARTS; p++)
+	for (struct part *p = m->part; !failed && p < m->part + m->used; p++)
 		if (p->state == PART_HELD && p->client == client)
 			failed = place(m, p, f);
 	if (failed) {
 		undo(m, client);
 		return -1;
 	}
-	for (struct part *p = m->part; p < m->part + PARTS; p++)
+	for (struct part *p = m->part; p < m->part + m->used; p++)
 		if (p->state == PART_HELD && p->client == client)
 			p->client = 0;
 	return 0;
