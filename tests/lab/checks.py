@@ -323,6 +323,36 @@ def a_disk_comes_and_goes() -> None:
 
 
 @check
+def devices_are_found_by_what_they_are() -> None:
+    """The types `gpu`, `infiniband` and `unix-block`: the hardware is named, and the nodes follow; they last over a start."""
+    (gpu,) = (row for row in json.loads(ctr("device", "list", "gpu", "--format", "json").stdout) if row["nodes"])
+    ctr("attach-device", "c1", "gpu", "type=gpu", f"id={gpu['id']}", "gid=render", "lease=exclusive")
+    ctr("attach-device", "c1", "hca", "type=infiniband", "parent=rxe0", "gid=video")
+    ctr("attach-device", "c1", "disk", "type=unix-block", f"source={NVME}", "path=/dev/data", "readonly=true")
+    assert "id: nvme-" in ctr("config", "show", "c1").stdout
+    shared = ["infiniband/rdma_cm"] if os.path.exists("/dev/infiniband/rdma_cm") else []
+    try:
+        for again in (False, True):
+            owners = sh("stat -c '%G %a' /dev/dri/renderD128 /dev/infiniband/uverbs0").split()
+            assert owners == ["render", "660", "video", "666"], owners
+            there = sh("cd /dev; echo dri/* infiniband/* data").split()
+            assert there == ["dri/renderD128", *shared, "infiniband/uverbs0", "data"], there
+            assert sh("head -n 1 /dev/data") == FIRST_LINE
+            sh("exec 3<>/dev/dri/renderD128; exec 4<>/dev/infiniband/uverbs0")
+            if not again:
+                ctr("restart", "--force", "c1")
+        ctr("launch", "builtin:busybox", "c2", "-p", "no-network", "-d", f"gpu,type=gpu,id={gpu['id']}", code=4)
+    finally:
+        for device in ("gpu", "hca", "disk"):
+            ctr("detach-device", "c1", device)
+    there = sh("cd /dev; ls dri/* infiniband/* data 2>/dev/null", code=None)
+    assert not there, there
+    ctr("launch", "builtin:busybox", "c2", "-p", "no-network", "-d", "gpu,type=gpu")
+    assert sh("ls /dev/dri", name="c2") == "renderD128"
+    ctr("delete", "--force", "c2")
+
+
+@check
 def open_descriptors_are_revoked() -> None:
     """What was open before a detach is refused, of this device and in this instance alone, until it is attached again."""
     attach = ("attach-device", "c1", "it", "type=unix-block", f"source={NVME}")
