@@ -343,9 +343,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
                 record.stage(own, without(plan, device))
                 crash("detach-recorded")
             if attached:
-                made = (
-                    _hooks(name, device) if any(each.name == device and each.kind == "hook" for each in there) else []
-                )
+                made = _hooks(name, device, there)
                 result = _ask_take(name, device, holders, control.DETACH)
                 lift(name, [row for row in plan if row[1] == device])
                 leases.release(name, device)
@@ -364,10 +362,15 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
     return result
 
 
-def _hooks(name: str, device: str) -> list[list[str]]:
+def _hooks(name: str, device: str, there: list[control.Device]) -> list[list[str]]:
+    """What was done for this device inside and for no other one that is there."""
+    asked = {each.name for each in there if each.kind == "hook"}
+    if device not in asked:
+        return []
     from ctrmgr.backend import hooks
 
-    return hooks.attached(name, device)
+    others = [hook for other in asked - {device} for hook in hooks.attached(name, other)]
+    return [hook for hook in hooks.attached(name, device) if hook not in others]
 
 
 def _undo_hooks(name: str, device: str, made: list[list[str]]) -> None:

@@ -36,7 +36,7 @@ def vendor(ctr: Ctr) -> Ctr:
     return ctr
 
 
-LOOK = 'ls /dev/vendor; cat /usr/lib/libvendor.so.1.2; echo "$VENDOR"; head -c0 /dev/vendor/ctl && echo ctl'
+LOOK = 'ls /dev/vendor; cat /usr/lib/libvendor.so; echo "$VENDOR"; head -c0 /dev/vendor/ctl && echo ctl'
 
 
 def look(ctr: Ctr) -> list[str]:
