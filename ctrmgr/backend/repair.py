@@ -108,8 +108,9 @@ def _hooks(path: str, plan: Sequence[Sequence[str]], wanted: Sequence[Sequence[s
     from ctrmgr.backend import hooks
 
     name, old, new = os.path.basename(path), _devices(plan), _devices(wanted)
+    kept = [hook for device in old & new for hook in hooks.of(wanted, device)]
     for device in old - new:
-        hooks.undo(name, device, hooks.of(plan, device))
+        hooks.undo(name, device, [hook for hook in hooks.of(plan, device) if hook not in kept])
     for device in new - old:
         try:
             hooks.do(name, device, hooks.of(wanted, device))

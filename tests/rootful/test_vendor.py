@@ -87,3 +87,12 @@ def test_a_part_that_is_missing_leaves_nothing(vendor: Ctr) -> None:
     assert vendor.traces() == before
     assert look(vendor) == [""]
     assert not Path(vendor.folder / "run/.leases").exists()
+
+
+def test_a_detach_that_was_killed_keeps_what_the_other_needs(vendor: Ctr) -> None:
+    vendor("launch", "builtin:busybox", "c1", "-p", "no-network")
+    for device in ("d0", "d1"):
+        vendor("attach-device", "c1", f"vendor.com/net={device}")
+    vendor("detach-device", "c1", "vendor.com/net=d0", code=None, env={"CTRMGR_CRASH_AT": "detach-done"})
+    vendor("attach-device", "c1", "/dev/loop-control")  # any change finds and mends it
+    assert look(vendor) == ["ctl", "d1", *WHOLE[2:]]
