@@ -14,7 +14,6 @@ import mmap
 import os
 import re
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -22,10 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ctrmgr.backend import events, usage
-from ctrmgr.cli.main import main
 from ctrmgr.kernel import control
-from tests.conftest import Result, dev_nodes, same, settle, snapshot
+from tests.conftest import dev_nodes, same, settle, snapshot
 from tests.lab import side_doors
+from tests.lab.commands import ctr, host, wait_for
 from tests.lab.tries import get_contexts, outcome
 
 Check = Callable[[], None]
@@ -42,30 +41,6 @@ def check(function: Check) -> Check:
     return function
 
 
-def ctr(*words: str, code: int | None = 0) -> Result:
-    """`ctrmgr` as a process of its own; its exit code must be `code`, unless that is None."""
-    files = [os.memfd_create(name) for name in ("out", "err")]
-    sys.stdout.flush()
-    pid = os.fork()
-    if not pid:
-        for number, file in enumerate(files, 1):
-            os.dup2(file, number)
-        sys.argv = ["ctrmgr", *words]
-        status = 70
-        try:
-            status = main()
-        except BaseException:
-            traceback.print_exc()
-        sys.stdout.flush()
-        os._exit(status)
-    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    out, err = (os.pread(file, 1 << 20, 0).decode(errors="replace") for file in files)
-    for file in files:
-        os.close(file)
-    assert code is None or ended == code, f"ctrmgr {' '.join(words)}: {ended}: {out}{err}"
-    return Result(ended, out, err)
-
-
 def sh(script: str, *, code: int | None = 0, name: str = "c1", user: str = "0", group: str = "0") -> str:
     """What a shell in the instance says."""
     done = ctr("exec", "--user", user, "--group", group, name, "--", "sh", "-c", script, code=code)
@@ -79,20 +54,6 @@ def info(name: str = "c1") -> dict[str, object]:
 
 def cgroup(file: str, name: str = "c1") -> str:
     return Path(f"/sys/fs/cgroup/ctrmgr/{name}/{file}").read_text().strip()
-
-
-def host(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
-    return done.stdout
-
-
-def wait_for(path: str) -> None:
-    for _ in range(200):
-        if os.path.exists(path):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{path} does not come")
 
 
 class Holder:
