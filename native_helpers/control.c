@@ -4,6 +4,7 @@
 #include "monitor.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -282,6 +283,7 @@ void control_serve(struct monitor *m, struct client *c)
 		send_answer(c, &a);
 	for (size_t i = 3; i < a.fd_count; i++)
 		close(a.fds[i]);
+	madvise(&a, sizeof(a) / PAGE * PAGE, MADV_DONTNEED); /* begun anew each time */
 }
 
 void control_end(struct monitor *m)

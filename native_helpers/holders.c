@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -112,6 +113,7 @@ static int look(pid_t pid, void *data)
 int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders)
 {
 	static _Alignas(PAGE) struct search s; /* too large for the stack, and mostly not needed */
+	int count;
 
 	s.m = m;
 	s.holders = holders;
@@ -122,5 +124,7 @@ int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders
 			s.wanted[s.wanteds++].device = &p->device;
 	if (s.wanteds)
 		cgroups_each(m, look, &s);
-	return s.count;
+	count = s.count;
+	madvise(&s, sizeof(s) / PAGE * PAGE, MADV_DONTNEED); /* begun anew each time */
+	return count;
 }
