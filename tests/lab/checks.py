@@ -24,7 +24,7 @@ from ctrmgr.backend import events, usage
 from ctrmgr.kernel import control
 from tests.conftest import dev_nodes, same, settle, snapshot
 from tests.lab import side_doors
-from tests.lab.commands import ctr, host, wait_for
+from tests.lab.commands import cgroup, ctr, host, info, sh, wait_for
 from tests.lab.tries import get_contexts, outcome
 
 Check = Callable[[], None]
@@ -39,21 +39,6 @@ before: dict[str, object] = {}
 def check(function: Check) -> Check:
     CHECKS[function.__name__] = function
     return function
-
-
-def sh(script: str, *, code: int | None = 0, name: str = "c1", user: str = "0", group: str = "0") -> str:
-    """What a shell in the instance says."""
-    done = ctr("exec", "--user", user, "--group", group, name, "--", "sh", "-c", script, code=code)
-    return (done.stdout + done.stderr).strip()
-
-
-def info(name: str = "c1") -> dict[str, object]:
-    found: dict[str, object] = json.loads(ctr("info", name, "--format", "json").stdout)
-    return found
-
-
-def cgroup(file: str, name: str = "c1") -> str:
-    return Path(f"/sys/fs/cgroup/ctrmgr/{name}/{file}").read_text().strip()
 
 
 class Holder:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 import traceback
+from pathlib import Path
 
 from ctrmgr.cli.main import main
 from tests.conftest import Result
@@ -49,3 +51,18 @@ def wait_for(path: str) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"{path} does not come")
+
+
+def sh(script: str, *, code: int | None = 0, name: str = "c1", user: str = "0", group: str = "0") -> str:
+    """What a shell in the instance says."""
+    done = ctr("exec", "--user", user, "--group", group, name, "--", "sh", "-c", script, code=code)
+    return (done.stdout + done.stderr).strip()
+
+
+def info(name: str = "c1") -> dict[str, object]:
+    found: dict[str, object] = json.loads(ctr("info", name, "--format", "json").stdout)
+    return found
+
+
+def cgroup(file: str, name: str = "c1") -> str:
+    return Path(f"/sys/fs/cgroup/ctrmgr/{name}/{file}").read_text().strip()
