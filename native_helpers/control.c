@@ -204,10 +204,19 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 	case CTL_STATUS: status(m, a); break;
 	case CTL_ATTACH: failed = device_attach(m, &r->device, number_of(m, c), fd, &f); break;
 	case CTL_PART: failed = device_part(m, &r->device, number_of(m, c), fd, text, size, &f); break;
-	case CTL_COMMIT: failed = part_commit(m, number_of(m, c), &f); break;
+	case CTL_COMMIT:
+		failed = part_commit(m, number_of(m, c), &f);
+		hotplug_refresh(m);
+		break;
 	case CTL_DETACH:
-	case CTL_SUSPEND: failed = take(m, r, a, &f); break;
-	case CTL_RESUME: failed = device_resume(m, r->device.name, &f); break;
+	case CTL_SUSPEND:
+		failed = take(m, r, a, &f);
+		hotplug_refresh(m);
+		break;
+	case CTL_RESUME:
+		failed = device_resume(m, r->device.name, &f);
+		hotplug_refresh(m);
+		break;
 	case CTL_TEXT: failed = hooks(m, r->device.name, a, &f); break;
 	case CTL_DEVICES: devices(m, a); break;
 	case CTL_STOP:

@@ -46,6 +46,7 @@ enum ctl_device_type {
 	CTL_ENV = 4,   /* text: KEY=VALUE */
 	CTL_HOOK = 5,  /* text: words, which the monitor keeps for whoever detaches */
 	CTL_SHARE = 6, /* path: of a part of another device's, which becomes this one's when that is detached */
+	CTL_RULE = 7,  /* text: words, of which nodes of the host's come and go; owner, mode, access: theirs */
 };
 enum ctl_access {
 	CTL_MKNOD = 1, /* the first three are the kernel's BPF_DEVCG_ACC_* */

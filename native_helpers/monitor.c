@@ -164,7 +164,7 @@ static void give_back_memory(void)
 
 _Noreturn void monitor_run(struct monitor *m)
 {
-	enum { PIDFD, LISTENER, SIGNALS, CONSOLE, FIRST_CLIENT };
+	enum { PIDFD, LISTENER, SIGNALS, CONSOLE, UEVENTS, FIRST_CLIENT };
 	struct pollfd p[FIRST_CLIENT + CLIENTS];
 
 	for (;;) {
@@ -179,6 +179,7 @@ _Noreturn void monitor_run(struct monitor *m)
 		p[LISTENER] = (struct pollfd){m->listener, POLLIN, 0};
 		p[SIGNALS] = (struct pollfd){m->signals, POLLIN, 0};
 		p[CONSOLE] = (struct pollfd){m->console, POLLIN, 0};
+		p[UEVENTS] = (struct pollfd){m->uevents, POLLIN, 0};
 		for (size_t i = 0; i < CLIENTS; i++)
 			p[FIRST_CLIENT + i] = (struct pollfd){m->client[i].fd, POLLIN, 0};
 		if (poll(p, ARRAY_SIZE(p), left > INT32_MAX ? INT32_MAX : (int)left) < 0)
@@ -195,6 +196,8 @@ _Noreturn void monitor_run(struct monitor *m)
 			log_console(m);
 		else if (p[CONSOLE].revents)
 			nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+		if (p[UEVENTS].revents)
+			hotplug_serve(m);
 		for (size_t i = 0; i < CLIENTS; i++)
 			if (m->client[i].fd >= 0 && p[FIRST_CLIENT + i].revents)
 				control_serve(m, &m->client[i]);
@@ -254,7 +257,7 @@ static void initialise(struct monitor *m)
 {
 	m->lock = m->proc = m->exe = m->init_program = m->hook_program = m->root = m->dev = m->host_mounts = m->filter =
 		m->fence = -1;
-	m->pidfd = m->console = m->console_log = m->listener = m->signals = -1;
+	m->pidfd = m->console = m->console_log = m->listener = m->signals = m->uevents = m->host_sys = m->host_dev = -1;
 	m->exit_status = -1;
 	for (size_t i = 0; i < CLIENTS; i++)
 		m->client[i].fd = -1;

@@ -18,6 +18,7 @@ enum { FD_PLAN = 3, FD_INSTANCE = 4, FD_RUN = 5, FD_REPORT = 6, FD_LOCK = 7 };
 #define PAGE        4096 /* where a large table begins, so that its beginning touches no second one */
 #define CLIENTS     32
 #define STARTING    (CLIENTS + 1) /* who prepares parts when no client does */
+#define PLUGGING    (CLIENTS + 2) /* a rule: its device is there already */
 
 /* A mounted hierarchy in which the instance has a cgroup. */
 struct hierarchy {
@@ -65,6 +66,7 @@ struct monitor {
 	int pidfd, console, console_log;
 	uint64_t console_used, started_ns;
 	int listener, signals;
+	int uevents, host_sys, host_dev; /* -1: no device has a rule */
 	struct client client[CLIENTS];
 	uint32_t root_uid, root_gid, dead_uid, dead_gid;
 	int exit_status; /* wait(2) status, -1 while init runs */
@@ -124,6 +126,11 @@ int device_attach(struct monitor *m, const struct ctl_device *d, int client, int
 int device_take(struct monitor *m, const char *name, bool for_good, int policy, struct ctl_holder *holders, int *count,
 		struct failure *f);
 int device_resume(struct monitor *m, const char *name, struct failure *f);
+
+/* hotplug.c: what comes and goes on the host, for the rules that devices have. */
+int hotplug_open(struct monitor *m, struct failure *f); /* from now on nothing is missed */
+void hotplug_refresh(struct monitor *m);                /* rules have come or gone, or events are lost */
+void hotplug_serve(struct monitor *m);
 
 /* fence.c: refuses the use of descriptors of that device that are open, or no longer. */
 void fence_number(struct monitor *m, const struct ctl_device *d, bool closed);

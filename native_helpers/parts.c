@@ -74,6 +74,7 @@ static bool request_ok(const struct ctl_device *d, const char *text, size_t size
 	case CTL_ENV:
 		return words_ok(text, size) && plan_variable(text) && strchr(text, '=') && strlen(text) == size - 1;
 	case CTL_HOOK: return words_ok(text, size);
+	case CTL_RULE: return words_ok(text, size) && d->mode <= 0777 && d->access && d->access <= 7;
 	}
 	return false;
 }
@@ -119,6 +120,8 @@ static int prepare(struct monitor *m, struct part *p, int source, const char *te
 	}
 	if (p->device.type == CTL_SHARE)
 		return 0;
+	if (p->device.type == CTL_RULE && hotplug_open(m, f))
+		return -1;
 	p->text = malloc(size);
 	if (!p->text)
 		return fail(f, "read the request", "memory");
@@ -144,7 +147,8 @@ int part_prepare(struct monitor *m, const struct ctl_device *wanted, int client,
 
 		if (p->state == PART_FREE)
 			part = part ? part : p;
-		else if (!strcmp(p->device.name, wanted->name) && (p->state != PART_PREPARED || p->client != client))
+		else if (client != PLUGGING && !strcmp(p->device.name, wanted->name) &&
+			 (p->state != PART_PREPARED || p->client != client))
 			return fail(f, "attach", "a device `%s` is attached already", wanted->name);
 	}
 	if (!part && m->used < PARTS)

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#define FIELDS (3 + PLAN_HOOK_ARGS - 1) /* of a hook: key, name, kind and arguments */
+#define FIELDS (6 + PLAN_HOOK_ARGS) /* of a rule: key, name, owner, group, mode, access and words */
 
 static bool number(const char *text, int base, uint64_t max, uint64_t *out)
 {
@@ -109,14 +109,6 @@ static bool device_row(struct plan *p, char **field)
 	       d->mode <= 0777 && access_letters(field[8], &d->access);
 }
 
-bool plan_variable(const char *text)
-{
-	size_t length = strcspn(text, "=");
-
-	return length && !(text[0] >= '0' && text[0] <= '9') &&
-	       strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == length;
-}
-
 /* What every mount from the host is, is accepted and changes nothing. */
 static bool bind_options(char *text, struct plan_bind *b)
 {
@@ -176,20 +168,42 @@ static bool share_row(struct plan *p, char **field)
 	return strlen(field[1]) < CTL_NAME_MAX && plain_below(field[2], "/", CTL_PATH_MAX);
 }
 
+/* The rest of a row; how long it is as ended strings. */
+static size_t words_of(char **word, size_t *words, char **field, size_t count)
+{
+	size_t size = 0;
+
+	for (*words = 0; *words < count; ++*words) {
+		word[*words] = field[*words];
+		size += strlen(field[*words]) + 1;
+	}
+	return size;
+}
+
 static bool hook_row(struct plan *p, char **field, size_t count)
 {
 	struct plan_hook *h = &p->hook[p->hooks];
-	size_t size = 0;
 
-	if (p->hooks == PLAN_HOOKS || count < 4 || strlen(field[1]) >= CTL_NAME_MAX)
+	if (p->hooks == PLAN_HOOKS || count < 4 || count > 2 + PLAN_HOOK_ARGS || strlen(field[1]) >= CTL_NAME_MAX)
 		return false;
 	p->hooks++;
-	*h = (struct plan_hook){.name = field[1], .words = count - 2};
-	for (size_t i = 0; i < h->words; i++) {
-		h->word[i] = field[2 + i];
-		size += strlen(field[2 + i]) + 1;
-	}
-	return size <= CTL_TEXT_MAX;
+	h->name = field[1];
+	return words_of(h->word, &h->words, field + 2, count - 2) <= CTL_TEXT_MAX;
+}
+
+static bool rule_row(struct plan *p, char **field, size_t count)
+{
+	struct plan_rule *r = &p->rule[p->rules];
+
+	if (p->rules == PLAN_RULES || count < 7 || strlen(field[1]) >= CTL_NAME_MAX || !field[6][0] ||
+	    strlen(field[2]) >= CTL_NAME_MAX || strlen(field[3]) >= CTL_NAME_MAX)
+		return false;
+	p->rules++;
+	r->name = field[1];
+	r->user = field[2];
+	r->group = field[3];
+	return words_of(r->word, &r->words, field + 6, count - 6) <= CTL_TEXT_MAX && number32(field[4], 8, &r->mode) &&
+	       r->mode <= 0777 && access_letters(field[5], &r->access);
 }
 
 static bool file_row(struct plan *p, char **field)
@@ -330,8 +344,8 @@ static int row(struct plan *p, char **field, size_t count)
 		return count == 4 && device_env_row(p, field);
 	if (!strcmp(key, "hook"))
 		return hook_row(p, field, count);
-	if (!strcmp(key, "shares"))
-		return count == 3 && share_row(p, field);
+	if (!strcmp(key, "hotplug") || !strcmp(key, "shares"))
+		return key[0] == 'h' ? rule_row(p, field, count) : count == 3 && share_row(p, field);
 	/* for whoever makes and checks the plan; nothing of it is ours */
 	if (!strcmp(key, "identity") || !strcmp(key, "lease"))
 		return count == 4;

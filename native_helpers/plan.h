@@ -13,6 +13,7 @@
 #define PLAN_BINDS     128
 #define PLAN_HOOKS     64
 #define PLAN_HOOK_ARGS 9
+#define PLAN_RULES     32
 #define PLAN_FILES     64
 #define PLAN_PATHS     64
 #define PLAN_SYSCTLS   64
@@ -44,6 +45,13 @@ struct plan_device_env {
 struct plan_hook {
 	char *name, *word[PLAN_HOOK_ARGS]; /* the kind first */
 	size_t words;
+};
+
+/* Of which nodes of the host's come and go. */
+struct plan_rule {
+	char *name, *user, *group, *word[PLAN_HOOK_ARGS]; /* the kind first */
+	size_t words;
+	uint32_t mode, access;
 };
 
 /* A part of another device's that this one needs, too. */
@@ -79,7 +87,7 @@ struct plan {
 	int halt_signal;
 	uint64_t console_size;
 	size_t uids, gids, layers, files, addresses, gateways, arguments, envs, masks, readonlys;
-	size_t devices, binds, device_envs, hooks, shares, sysctls;
+	size_t devices, binds, device_envs, hooks, shares, sysctls, rules;
 	struct confinement confinement;
 	/* pages that nobody needs take no memory: the largest last */
 	struct id_map uid[PLAN_MAPS], gid[PLAN_MAPS];
@@ -94,6 +102,7 @@ struct plan {
 	struct plan_device_env device_env[PLAN_WORDS];
 	struct plan_hook hook[PLAN_HOOKS];
 	struct plan_sysctl sysctl[PLAN_SYSCTLS];
+	struct plan_rule rule[PLAN_RULES];
 };
 
 /* Parses `text` in place into a plan that is all zero, which is not written again: most of it is never needed, and then

@@ -23,3 +23,11 @@ uint32_t plan_unmapped(const struct id_map *map, size_t count)
 		}
 	return candidate;
 }
+
+bool plan_variable(const char *text)
+{
+	size_t length = strcspn(text, "=");
+
+	return length && !(text[0] >= '0' && text[0] <= '9') &&
+	       strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == length;
+}

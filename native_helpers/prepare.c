@@ -109,11 +109,23 @@ static int check_device(const struct plan_device *d, int fd, struct failure *f)
 	return fail(f, "check the device", "device `%s`: `%s` is %s", d->name, d->source, what);
 }
 
+/* By what it is; a rule of one name only adds to what is there under it. */
+static bool is_ruled(const struct plan *p, const char *name)
+{
+	for (size_t i = 0; i < p->rules; i++)
+		if (!strcmp(p->rule[i].name, name) && strcmp(p->rule[i].word[0], "char") &&
+		    strcmp(p->rule[i].word[0], "block"))
+			return true;
+	return false;
+}
+
 static int open_devices(struct start *s, struct failure *f)
 {
 	const struct plan *p = &s->m->plan;
 
 	for (size_t i = 0; i < p->devices; i++) {
+		if (is_ruled(p, p->device[i].name))
+			continue; /* it may be another one by now: the rule finds those that fit */
 		s->device[i] = open(p->device[i].source, O_PATH | O_CLOEXEC);
 		if (s->device[i] < 0 && p->device[i].required)
 			return fail(f, "open the device", "device `%s`: `%s`", p->device[i].name, p->device[i].source);

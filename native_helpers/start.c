@@ -184,6 +184,27 @@ static int plan_text(struct start *s, const char *name, uint32_t type, const cha
 	return part_prepare(s->m, &c, STARTING, -1, text, size, f) ? of_device(name, f) : 0;
 }
 
+static int plan_rules(struct start *s, struct failure *f)
+{
+	const struct plan *p = &s->m->plan;
+
+	for (size_t i = 0; i < p->rules; i++) {
+		const struct plan_rule *r = &p->rule[i];
+		struct ctl_device c = {.type = CTL_RULE, .mode = r->mode, .access = r->access};
+		static char text[CTL_TEXT_MAX];
+		size_t size = 0;
+
+		snprintf(c.name, sizeof(c.name), "%.63s", r->name);
+		snprintf(c.user, sizeof(c.user), "%.63s", r->user);
+		snprintf(c.group, sizeof(c.group), "%.63s", r->group);
+		for (size_t n = 0; n < r->words; n++)
+			size += (size_t)snprintf(text + size, sizeof(text) - size, "%s", r->word[n]) + 1;
+		if (part_prepare(s->m, &c, STARTING, -1, text, size, f))
+			return of_device(r->name, f);
+	}
+	return 0;
+}
+
 static int plan_devices(struct start *s, struct failure *f)
 {
 	const struct plan *p = &s->m->plan;
@@ -223,7 +244,7 @@ static int plan_devices(struct start *s, struct failure *f)
 		if (part_prepare(s->m, &c, STARTING, -1, "", 0, f))
 			return of_device(c.name, f);
 	}
-	return part_commit(s->m, STARTING, f);
+	return plan_rules(s, f) || part_commit(s->m, STARTING, f) ? -1 : 0;
 }
 
 /* The last byte, with the console. */
@@ -281,6 +302,7 @@ static int start_steps(struct start *s, struct failure *f)
 	slave = pty[1];
 	if (failed || plan_devices(s, f))
 		return -1;
+	hotplug_refresh(m);
 	if (mount(NULL, "/", NULL, MS_REC | MS_SHARED, NULL))
 		return fail(f, "share the tree", "mount");
 	clock_gettime(CLOCK_REALTIME, &now);

@@ -252,7 +252,7 @@ def _open_all(device: str, rows: list[list[str]], opened: list[tuple[list[str], 
             if needed:
                 raise
             missing = error
-    if missing and running and not opened:
+    if missing and running and not opened and not any(row[0] == "hotplug" for row in rows):
         raise missing
 
 
@@ -272,9 +272,12 @@ def _ask_attach(name: str, device: str, rows: list[list[str]], opened: list[tupl
         if row[0] == "device-env":
             text = f"{row[2]}={row[3]}\0".encode(errors="surrogateescape")
             asked.append(control.Part(control.Device(device, "env", "").pack(), text=text))
-        elif row[0] == "hook":
-            text = "".join(word + "\0" for word in row[2:]).encode(errors="surrogateescape")
-            asked.append(control.Part(control.Device(device, "hook", "").pack(), text=text))
+        elif row[0] in ("hook", "hotplug"):
+            made = control.Device(device, "hook", "")
+            if row[0] == "hotplug":
+                made = control.Device(device, "rule", "", user=row[2], group=row[3], mode=int(row[4], 8), access=row[5])
+            words = "".join(word + "\0" for word in row[2 if row[0] == "hook" else 6 :])
+            asked.append(control.Part(made.pack(), text=words.encode(errors="surrogateescape")))
         elif row[0] == "shares":
             asked.append(control.Part(control.Device(device, "share", row[2]).pack()))
     if not asked:

@@ -83,7 +83,11 @@ def _running(own: record.Record, plan: Sequence[Sequence[str]]) -> dict[str, obj
         "pid": init,
         "monitor-pid": monitor,
         "started": _iso(started),
-        "attached": [_attached(part) for part in control.ask(run, control.DEVICES).devices() if part.kind != "share"],
+        "attached": [
+            _attached(part)
+            for part in control.ask(run, control.DEVICES).devices()
+            if part.kind not in ("share", "rule")
+        ],
         "open-fds": _open_fds(*reply.open_fds()),
     }
     found["limits"] = limits.read(own, plan)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Row = list[str]
 
-PARTS = ("device", "bind", "device-env", "hook")
+PARTS = ("device", "bind", "device-env", "hook", "hotplug")
 """What a device is made of inside."""
 WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "request")
 """All rows whose second field is the name of a device."""
@@ -78,6 +78,9 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
         key, _, value = assignment.partition("=")
         found.append(["device-env", name, key, value])
     found += [["hook", name, *hook] for hook in resolved.hooks]
+    if resolved.rule:
+        owner = next((row[5:8] for row in found if row[0] == "device"), None) or _owner(values)
+        found.append(["hotplug", name, *owner, "rwm", *resolved.rule])
     if not found:
         raise NotFoundError(f"this {kind} has nothing that an instance can be given")
     found += [["identity", name, file, text] for file, text in resolved.identity]
@@ -120,6 +123,11 @@ def _device(name: str, node: DeviceNode, resolved: Resolved, values: Mapping[str
     return _complete([*row, "optional" if is_optional else "required"], values, root)
 
 
+def _owner(values: Mapping[str, str]) -> Row:
+    user, group = (values.get(key) or values.get(other) or "0" for key, other in (("uid", "user"), ("gid", "group")))
+    return [user, group, values.get("mode") or "0660"]
+
+
 def _number(id: int | None) -> str:
     return "" if id is None else str(id)
 
@@ -143,7 +151,16 @@ def _complete(row: Row, values: Mapping[str, str], root: str) -> Row:
 
 def _inherited(name: str, found: list[Row], values: Mapping[str, str], root: str) -> list[Row]:
     leased = [["lease", name, f"node:{row[3]}", values.get("lease") or "shared"] for row in found if row[0] == "device"]
-    return [_complete(row, values, root) if row[0] == "device" else row for row in found] + leased
+    found = [_complete(row, values, root) if row[0] == "device" else row for row in found]
+    return found + leased + [rule for row in found if row[0] == "device" for rule in _waiting(name, row, values)]
+
+
+def _waiting(name: str, row: Row, values: Mapping[str, str]) -> list[Row]:
+    """The rule for a node that need not be there; not for a disk that is known by more than this name."""
+    if row[9] == "required" or not row[3].startswith("/dev/") or values.get("id"):
+        return []
+    source, path = row[3].removeprefix("/dev/"), row[4].removeprefix("/dev/")
+    return [["hotplug", name, *row[5:9], row[2], f"source={source}", f"path={path}"]]
 
 
 def _group(gid: int, root: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`unix-hotplug`: what USB devices bring (serial ports, disks, cameras, …), all that fit and are there at the start or the attach."""
+"""`unix-hotplug`: what USB devices bring (serial ports, disks, cameras, …), all that fits, as it comes and goes."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
         for child in each.children
         if wanted.get("subsystem", child.subsystem) == child.subsystem and child.node.present
     ]
-    if not found:
+    if not found and values.get("required") != "false":
         raise choose.missing("unix-hotplug", wanted, sticks)
     return Resolved(
         ContainerEdits(device_nodes=[DeviceNode(node.path, type=node.kind[0]) for _, node in found]),
         identity=choose.identity(root, *plugged(every), *(f"/sys/class/{kind}/" for kind in _kinds(every))),
         lease=[f"node:{node.path}" for _, node in found],
+        rule=["unix-hotplug", *(f"{key}={value}" for key, value in wanted.items())],
     )
 
 

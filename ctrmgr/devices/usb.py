@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`usb`: all USB devices that fit and are plugged in when the instance starts or the device is attached."""
+"""`usb`: all USB devices that fit, as they are plugged in and out."""
 
 from __future__ import annotations
 
@@ -34,13 +34,25 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
     usual = [each for each in every if not each.hub]
     among = every if {"id", "productid", "devnum"} & set(wanted) else usual
     found = [(each, each.node) for each in choose.fitting(among, wanted, FITS) if each.node and each.node.present]
-    if not found:
+    if not found and (values.get("required") != "false" or "id" in wanted):
         raise choose.missing("usb", wanted, usual)
     return Resolved(
         ContainerEdits(device_nodes=[DeviceNode(node.path, type="c") for _, node in found]),
         identity=choose.identity(root, *plugged(every)),
         lease=[id for each, node in found for id in (f"usb:{each.id}", f"node:{node.path}")],
+        rule=_rule(wanted, found[0][0] if found else None),
     )
+
+
+def _rule(wanted: Mapping[str, str], first: UsbDevice | None) -> list[str]:
+    keys = {key: value for key, value in wanted.items() if key != "id"}
+    if "id" in wanted and first:
+        keys.update(vendorid=first.vendorid, productid=first.productid)
+        if "@" in wanted["id"] or not first.serial:
+            keys["socket"] = first.name
+        else:
+            keys["serial"] = first.serial
+    return ["usb", *(f"{key}={value}" for key, value in keys.items())]
 
 
 def plugged(every: list[UsbDevice]) -> list[str]:

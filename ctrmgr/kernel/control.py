@@ -50,7 +50,7 @@ NAMES = (
 )
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")
-TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6}
+TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6, "rule": 7}
 KINDS = {number: name for name, number in TYPES.items()}
 ACCESS = {"m": 1, "r": 2, "w": 4, "x": 8}
 SUSPENDED = 16

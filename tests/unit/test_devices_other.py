@@ -196,8 +196,25 @@ def test_another_disk_under_the_number_is_refused(machine: Machine) -> None:
 
 
 def test_a_disk_that_is_not_there_is_for_the_start_to_say(machine: Machine) -> None:
-    (row, _) = planned(machine("disks"), "unix-block", source="/dev/sdz", required="false")
+    row, _, rule = planned(machine("disks"), "unix-block", source="/dev/sdz", required="false")
     assert row[3] == "/dev/sdz" and row[-1] == "optional"
+    assert rule[0] == "hotplug" and rule[6:] == ["block", "source=sdz", "path=sdz"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "words"),
+    [
+        ("usb", {"vendorid": "1a86"}, ["usb", "vendorid=1a86"]),
+        ("usb", {"id": "1a86:7523@pci-0000:00:14.0-usb-0:4"}, ["usb", "vendorid=1a86", "productid=7523", "socket=1-4"]),
+        ("unix-hotplug", {"vendorid": "1a86", "subsystem": "tty"}, ["unix-hotplug", "subsystem=tty", "vendorid=1a86"]),
+        ("usb", {"serial": "none", "required": "false", "gid": "dialout"}, ["usb", "serial=none"]),
+    ],
+)
+def test_what_comes_later(machine: Machine, kind: str, keys: dict[str, str], words: list[str]) -> None:
+    """The rule by which the monitor chooses, and whose the node is then: with what is there now, and with nothing."""
+    (rule,) = (row for row in planned(machine("usb"), kind, **keys) if row[0] == "hotplug")
+    assert (rule[6], sorted(rule[7:])) == (words[0], sorted(words[1:]))
+    assert rule[3:6] == [keys.get("gid", "0"), "0660", "rwm"]
 
 
 def test_only_disks_have_something_to_note_down(machine: Machine) -> None:

@@ -50,7 +50,9 @@ def test_numbers() -> None:
             assert found[name.upper()] == number == getattr(control, name.upper())
     assert [found[name] for name in ("REPORT", "REFUSE", "FREEZE_HOLDERS", "KILL_HOLDERS")] == [0, 1, 2, 3]
     assert {"m": found["MKNOD"], "r": found["READ"], "w": found["WRITE"], "x": found["EXEC"]} == control.ACCESS
-    assert {name: found[name.upper()] for name in ("char", "block", "bind", "env", "hook", "share")} == control.TYPES
+    assert {
+        name: found[name.upper()] for name in ("char", "block", "bind", "env", "hook", "share", "rule")
+    } == control.TYPES
     assert found["SUSPENDED"] == control.SUSPENDED
 
 

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * Devices that come and go on the host while the instance runs. A rule is a part of a device: what must be true of a
+ * host's node so that the device has it. The kernel's own uevents say what to look at, and sysfs whether it fits; what
+ * is there already is looked at in the same way, after the first uevent could have been heard. */
+#include "monitor.h"
+
+#include <dirent.h>
+#include <linux/netlink.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#define DEPTH       12 /* of a node of a USB device's below it: interface, host, target, disk, partition */
+#define BASE_MAX    48
+#define PLACE_MAX   512  /* of sysfs; a controller behind many bridges and hubs */
+#define UEVENT_MAX  2048 /* the kernel's own limit */
+#define BACKLOG     (1 << 20)
+#define KERNEL_ONLY 1 /* the other group is what udev says */
+
+/* A node of the host's, by its place in sysfs: `dev/char/189:3`. */
+struct node {
+	char base[BASE_MAX], place[PLACE_MAX], name[CTL_PATH_MAX];
+	bool block;
+	unsigned major, minor;
+};
+
+static void trim(char *text)
+{
+	size_t length = strlen(text), skipped;
+
+	while (length && strchr(" \t\n", text[length - 1]))
+		text[--length] = '\0';
+	skipped = strspn(text, " \t");
+	memmove(text, text + skipped, length - skipped + 1);
+}
+
+/* A file of a directory so many above the node's. */
+static bool attribute(const struct monitor *m, const struct node *n, unsigned above, const char *name, char *text,
+		      size_t size)
+{
+	char path[BASE_MAX + 3 * DEPTH + 64];
+	int length = snprintf(path, sizeof(path), "%s/", n->base);
+
+	while (above--)
+		length += snprintf(path + length, sizeof(path) - (size_t)length, "../");
+	snprintf(path + length, sizeof(path) - (size_t)length, "%s", name);
+	if (read_at(m->host_sys, path, text, size) < 0)
+		return false;
+	trim(text);
+	return true;
+}
+
+static bool link_of(const struct monitor *m, const char *path, char *text, size_t size)
+{
+	ssize_t length = readlinkat(m->host_sys, path, text, size - 1);
+
+	text[length > 0 ? length : 0] = '\0';
+	return length > 0;
+}
+
+static const char *last(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+static bool in_subsystem(const struct monitor *m, const struct node *n, const char *name)
+{
+	char path[BASE_MAX + 16], target[CTL_PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/subsystem", n->base);
+	return link_of(m, path, target, sizeof(target)) && !strcmp(last(target), name);
+}
+
+/* What `key` of the text of a uevent is; false when it does not fit. */
+static bool value_of(const char *text, char end, size_t size, const char *key, char *value, size_t room)
+{
+	size_t length = strlen(key);
+
+	for (const char *line = text; line < text + size && *line;) {
+		const char *stop = memchr(line, end, (size_t)(text + size - line));
+		size_t used = stop ? (size_t)(stop - line) : (size_t)(text + size - line);
+
+		if (used > length && !strncmp(line, key, length) && line[length] == '=' && used - length <= room) {
+			memcpy(value, line + length + 1, used - length - 1);
+			value[used - length - 1] = '\0';
+			return true;
+		}
+		line += used + 1;
+	}
+	return false;
+}
+
+static bool node_open(const struct monitor *m, const char *kind, unsigned major, unsigned minor, struct node *n)
+{
+	char text[UEVENT_MAX];
+	ssize_t size;
+
+	*n = (struct node){.block = !strcmp(kind, "block"), .major = major, .minor = minor};
+	snprintf(n->base, sizeof(n->base), "dev/%s/%u:%u", kind, major, minor);
+	if (!link_of(m, n->base, n->place, sizeof(n->place)))
+		return false;
+	snprintf(text, sizeof(text), "%s/uevent", n->base);
+	size = read_at(m->host_sys, text, text, sizeof(text));
+	return size > 0 && value_of(text, '\n', (size_t)size, "DEVNAME", n->name, sizeof(n->name) - 5) &&
+	       plain_path(n->name, sizeof(n->name));
+}
+
+/* Whether what a rule says of the USB device, so many directories above the node's, is true. */
+static bool usb_fits(const struct monitor *m, const struct part *rule, const struct node *n, unsigned above)
+{
+	static const struct {
+		const char *key, *file;
+	} files[] = {{"vendorid", "idVendor"},
+		     {"productid", "idProduct"},
+		     {"serial", "serial"},
+		     {"busnum", "busnum"},
+		     {"devnum", "devnum"}};
+	bool named = false;
+	char text[CTL_PATH_MAX];
+
+	for (const char *word = rule->text; word < rule->text + rule->size; word += strlen(word) + 1) {
+		const char *value = strchr(word, '=');
+		size_t length = value ? (size_t)(value - word) : 0;
+
+		for (size_t i = 0; value && i < ARRAY_SIZE(files); i++)
+			if (strlen(files[i].key) == length && !strncmp(files[i].key, word, length) &&
+			    (!attribute(m, n, above, files[i].file, text, sizeof(text)) || strcmp(text, value + 1)))
+				return false;
+		if (value && !strncmp(word, "socket=", 7) && strcmp(last(n->place), value + 1))
+			return false;
+		if (value && !strncmp(word, "subsystem=", 10) && !in_subsystem(m, n, value + 1))
+			return false;
+		named = named || !strncmp(word, "productid=", 10) || !strncmp(word, "devnum=", 7) ||
+			!strncmp(word, "socket=", 7);
+	}
+	/* hubs only when they are named */
+	return above || named || !attribute(m, n, 0, "bDeviceClass", text, sizeof(text)) || strcmp(text, "09");
+}
+
+static const char *word_of(const struct part *rule, const char *key)
+{
+	size_t length = strlen(key);
+
+	for (const char *word = rule->text; word < rule->text + rule->size; word += strlen(word) + 1)
+		if (!strncmp(word, key, length) && word[length] == '=')
+			return word + length + 1;
+	return NULL;
+}
+
+static bool fits(const struct monitor *m, const struct part *rule, const struct node *n)
+{
+	const char *source = word_of(rule, "source");
+	char text[16];
+	bool device;
+
+	if (source)
+		return !strcmp(source, n->name) && n->block == !strcmp(rule->text, "block");
+	if (!strstr(n->place, "/usb"))
+		return false;
+	device = attribute(m, n, 0, "idVendor", text, sizeof(text));
+	if (!strcmp(rule->text, "usb") || device)
+		return !strcmp(rule->text, "usb") && device && usb_fits(m, rule, n, 0);
+	for (unsigned above = 1; above <= DEPTH; above++)
+		if (attribute(m, n, above, "idVendor", text, sizeof(text)))
+			return usb_fits(m, rule, n, above);
+	return false;
+}
+
+static bool is_of(const struct part *p, const struct node *n)
+{
+	return p->device.type == (n->block ? CTL_BLOCK : CTL_CHAR) && p->device.major == n->major &&
+	       p->device.minor == n->minor;
+}
+
+/* A node of the host's that cannot be given is not there: nobody waits for an answer. */
+static void plug(struct monitor *m, const struct part *rule, const struct node *n)
+{
+	struct ctl_device d = rule->device;
+	const char *path = word_of(rule, "path");
+	struct failure ignored;
+	struct stat s;
+	OWNED int source = -1;
+
+	for (struct part *p = NULL; (p = part_next(m, rule->device.name, p));)
+		if (is_of(p, n) || p->state == PART_SUSPENDED) /* what comes meanwhile comes when it is resumed */
+			return;
+	source = sys_openat2(m->host_dev, n->name, O_PATH, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
+	if (source < 0 || fstat(source, &s) || s.st_rdev != makedev(n->major, n->minor) ||
+	    (s.st_mode & S_IFMT) != (n->block ? S_IFBLK : S_IFCHR))
+		return;
+	d.type = n->block ? CTL_BLOCK : CTL_CHAR;
+	d.major = n->major;
+	d.minor = n->minor;
+	snprintf(d.path, sizeof(d.path), "/dev/%.*s", (int)sizeof(d.path) - 6, path ? path : n->name);
+	if (!part_prepare(m, &d, PLUGGING, source, "", 0, &ignored))
+		part_commit(m, PLUGGING, &ignored);
+}
+
+static bool has_rule(const struct part *p)
+{
+	return p->state >= PART_HELD && p->device.type == CTL_RULE;
+}
+
+static void consider(struct monitor *m, const char *kind, unsigned major, unsigned minor)
+{
+	struct node n;
+
+	if (!node_open(m, kind, major, minor, &n))
+		return;
+	for (const struct part *rule = m->part; rule < m->part + m->used; rule++)
+		if (has_rule(rule) && fits(m, rule, &n))
+			plug(m, rule, &n);
+}
+
+static bool is_ruled(struct monitor *m, const char *name)
+{
+	for (struct part *p = NULL; (p = part_next(m, name, p));)
+		if (has_rule(p))
+			return true;
+	return false;
+}
+
+/* Taken as by a detach: the number is refused first, then the node goes. */
+static void unplug(struct monitor *m, const struct node *n)
+{
+	for (struct part *p = m->part; p < m->part + m->used; p++) {
+		struct part old = *p;
+		struct failure ignored;
+
+		if (p->state < PART_HELD || !is_of(p, n) || !is_ruled(m, p->device.name))
+			continue;
+		p->state = PART_PREPARED; /* counts no more */
+		part_filter(m, &old, &ignored);
+		part_withdraw(m, p, &ignored);
+		part_free(p);
+	}
+}
+
+static void look_through(struct monitor *m, const char *kind)
+{
+	char path[16], entries[2048];
+	ssize_t size;
+	OWNED int folder = -1;
+
+	snprintf(path, sizeof(path), "dev/%s", kind);
+	folder = openat(m->host_sys, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	/* not by opendir, whose buffer is a third of what a monitor may have */
+	while (folder >= 0 && (size = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0)
+		for (ssize_t at = 0; at < size;) {
+			const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + at);
+			unsigned major, minor;
+
+			if (sscanf(entry->d_name, "%u:%u", &major, &minor) == 2)
+				consider(m, kind, major, minor);
+			at += entry->d_reclen;
+		}
+}
+
+static void drop_gone(struct monitor *m)
+{
+	for (struct part *p = m->part; p < m->part + m->used; p++) {
+		struct node n = {
+			.block = p->device.type == CTL_BLOCK, .major = p->device.major, .minor = p->device.minor};
+
+		snprintf(n.base, sizeof(n.base), "dev/%s/%u:%u", n.block ? "block" : "char", n.major, n.minor);
+		if (p->state >= PART_HELD && part_is_node(p) && is_ruled(m, p->device.name) &&
+		    faccessat(m->host_sys, n.base, F_OK, 0))
+			unplug(m, &n);
+	}
+}
+
+void hotplug_refresh(struct monitor *m)
+{
+	bool needed = false;
+
+	for (const struct part *p = m->part; p < m->part + m->used; p++)
+		needed = needed || has_rule(p);
+	if (!needed) {
+		close_fd(&m->uevents);
+		close_fd(&m->host_sys);
+		close_fd(&m->host_dev);
+		return;
+	}
+	drop_gone(m);
+	look_through(m, "char");
+	look_through(m, "block");
+}
+
+static int listen_to_kernel(void)
+{
+	struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = KERNEL_ONLY};
+	OWNED int fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT);
+
+	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)))
+		return -1;
+	setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &(int){BACKLOG}, sizeof(int));
+	return take_fd(&fd);
+}
+
+/* The monitor never leaves the host's network namespace; its mount namespace it has left. */
+int hotplug_open(struct monitor *m, struct failure *f)
+{
+	OWNED int own = -1;
+	int failed;
+
+	if (m->uevents >= 0)
+		return 0;
+	own = openat(m->proc, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	if (own < 0 || setns(m->host_mounts, CLONE_NEWNS))
+		return fail(f, "listen to the kernel", "the host's mount namespace");
+	close_fd(&m->host_sys);
+	close_fd(&m->host_dev);
+	m->host_sys = open("/sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	m->host_dev = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	failed = m->host_sys < 0 || m->host_dev < 0;
+	if (setns(own, CLONE_NEWNS))
+		abort(); /* nothing may be done for an instance from the host's tree */
+	m->uevents = failed ? -1 : listen_to_kernel();
+	return m->uevents < 0 ? fail(f, "listen to the kernel", "uevents") : 0;
+}
+
+static void hear(struct monitor *m, const char *text, size_t size)
+{
+	char action[16], major[12], minor[12], subsystem[CTL_NAME_MAX];
+	struct node n = {0};
+
+	if (!value_of(text, '\0', size, "ACTION", action, sizeof(action)) ||
+	    !value_of(text, '\0', size, "MAJOR", major, sizeof(major)) ||
+	    !value_of(text, '\0', size, "MINOR", minor, sizeof(minor)) ||
+	    !value_of(text, '\0', size, "SUBSYSTEM", subsystem, sizeof(subsystem)))
+		return;
+	n.block = !strcmp(subsystem, "block");
+	n.major = (unsigned)strtoul(major, NULL, 10);
+	n.minor = (unsigned)strtoul(minor, NULL, 10);
+	if (!strcmp(action, "remove"))
+		unplug(m, &n);
+	else if (!strcmp(action, "add"))
+		consider(m, n.block ? "block" : "char", n.major, n.minor);
+}
+
+void hotplug_serve(struct monitor *m)
+{
+	char text[UEVENT_MAX + 1];
+	struct sockaddr_nl from = {0};
+	struct iovec part = {text, UEVENT_MAX};
+
+	for (;;) {
+		struct msghdr message = {
+			.msg_name = &from, .msg_namelen = sizeof(from), .msg_iov = &part, .msg_iovlen = 1};
+		ssize_t size = recvmsg(m->uevents, &message, MSG_DONTWAIT);
+
+		if (size < 0 && errno == ENOBUFS) {
+			hotplug_refresh(m); /* some are lost: what is there says the same */
+			continue;
+		}
+		if (size < 0)
+			return;
+		text[size] = '\0';
+		if (!from.nl_pid)
+			hear(m, text, (size_t)size);
+	}
+}
