@@ -53,7 +53,7 @@ IMPOSSIBLE = {
     device(path="/dev/null/x"): ("make the node", errno.ENOTDIR),
     device(path="/dev/pts/99"): ("make the node", errno.EXDEV),
     device(path="/dev/fd/x"): ("make the node", errno.ELOOP),
-    device() + device(): ("attach", errno.EEXIST),
+    device() + device(): ("name the node", errno.EEXIST),
     device() + device("y"): ("name the node", errno.EEXIST),
     device(owner="nosuch\t0"): ("find the owner", errno.ENOENT),
     device(owner="0\t70000"): ("find the owner", errno.EOVERFLOW),
