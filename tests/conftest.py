@@ -47,12 +47,19 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("CTRMGR_LIBEXEC", str(build(ROOT / "build" / "test")))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What looks at the whole host, or changes it, is done one after the other; the rest may go on beside it."""
-    for item in items:
-        folder = item.path.relative_to(ROOT / "tests").parts[0]
-        if folder != "unit":
-            item.add_marker(pytest.mark.xdist_group(folder if folder in ("lab", "remote") else "host"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Two lanes with `-n 2`: what looks at the whole host, or changes it, is done one after the other in one of them."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            folder = nodeid.split("/")[1]
+            if folder == "unit":
+                return nodeid.partition("::")[0]
+            return folder if folder in ("lab", "remote") else "host"
+
+    return Lanes(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
