@@ -20,7 +20,7 @@ def asked(args: Args) -> tuple[str, dict[str, str]]:
 
     device, *words = args.positional[1:]
     keys = pairs(words, "KEY=VALUE")
-    if device.startswith("/") or "/" in device.partition("=")[0]:
+    if device.startswith("/") or ("/" in device.partition("=")[0] and "type" not in keys):
         device, short = devices.short_form(device)
         keys = {**short, **keys}
     return device, keys

@@ -117,7 +117,7 @@ WRONG = [
     ("attach-device c1 f type=unix-block source=/dev/fuse", 2, "/dev/fuse", "unix-char"),
     ("attach-device c1 f type=unix-char source=/dev/loop0", 2, "/dev/loop0", "unix-block"),
     ("attach-device c1 f type=unix-chr source=/dev/fuse", 2, "unix-chr", "unix-char"),
-    ("attach-device c1 f type=gpu", 5, "f", ""),
+    ("attach-device c1 f type=gpu", 3, "f", "device list gpu"),
     ("attach-device c1 f type=nic", 5, "nic", "profile"),
     ("attach-device c1 f source=/dev/fuse", 2, "type", "unix-char"),
     (f"attach-device c1 f {FUSE} uid=nobodyx", 2, "nobodyx", "/etc/passwd"),

@@ -61,7 +61,7 @@ device-env\tfuse\tKEY\tvalue
 hook\tfuse\tcreate\tone\ttwo
 device-limit\tfuse\tunified\tio.max\t7:0 rbps=1000
 lease\tfuse\tshared\t1
-shares\tfuse\t2
+shares\tdisk\t/dev/fuse
 restart\ton-failure
 console-size\t4096
 """

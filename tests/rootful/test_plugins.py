@@ -37,7 +37,8 @@ def held(ctr: Ctr) -> list[str]:
 
 
 def test_by_function(scratch: Ctr, host_snapshot: Snapshot) -> None:
-    scratch("image", "list")
+    scratch(*LAUNCH)  # what is made on first use is there
+    scratch("delete", "--force", "c1")
     settle()
     before = host_snapshot()
     profile = scratch.folder / "etc/profiles/fast.yaml"
