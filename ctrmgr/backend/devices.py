@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 
-from ctrmgr.backend import leases, record, repair, start
+from ctrmgr.backend import leases, record, repair
 from ctrmgr.backend.device_limits import Limited, lift
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import driver
@@ -193,7 +193,7 @@ def _hold(name: str, device: str, rows: list[list[str]]) -> None:
     """Take the device's leases, and look once more, now that its nodes are open, whether it is still the one that was found."""
     leases.take(name, rows)
     crash("attach-leased")
-    if start.changed([row for row in rows if row[0] == "identity" and row[2] != parts.ALWAYS]):
+    if parts.changed([row for row in rows if row[0] == "identity" and row[2] != parts.ALWAYS]):
         raise ConflictError(f"device `{device}` changed while it was being attached", hint="try again")
 
 

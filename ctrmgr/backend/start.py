@@ -10,7 +10,6 @@ from ctrmgr import state
 from ctrmgr.backend import leases, record, repair
 from ctrmgr.backend.repair import crash
 from ctrmgr.errors import CtrmgrError, HelperError, HostError, UnsupportedError
-from ctrmgr.host import sysfs
 from ctrmgr.images import store
 from ctrmgr.kernel import control, spawn
 from ctrmgr.plan import network
@@ -78,7 +77,7 @@ def _devices(name: str) -> None:
     path = f"{record.home(name)}/plan"
     with open(path, "rb") as file:
         data = file.read()
-    if b"\nidentity\t" in data and changed(_rows(path)):
+    if b"\nidentity\t" in data and _is_stale(path):
         _replan(name)
     asks = b"\nrequest\t" in data
     if asks:
@@ -102,9 +101,10 @@ def _rows(path: str) -> list[list[str]]:
         return []  # the monitor says what is wrong with it, and it is made again
 
 
-def changed(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a file by which the devices of these rows are known has another text now."""
-    return any(row[0] == "identity" and sysfs.known(row[2]) != row[3] for row in rows)
+def _is_stale(path: str) -> bool:
+    from ctrmgr.devices.rows import changed
+
+    return changed(_rows(path))
 
 
 def _mended(name: str, report: spawn.Report, mends: list[Mend]) -> Mend | None:

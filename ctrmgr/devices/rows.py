@@ -11,7 +11,7 @@ from ctrmgr.errors import CtrmgrError, NotFoundError, SpecError, UnsupportedErro
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ctrmgr.devices.driver import Resolved
     from ctrmgr.edits import ContainerEdits, DeviceNode, Mount
@@ -217,3 +217,13 @@ def shared(found: list[Row]) -> list[Row]:
 def same(one: Row, other: Row) -> bool:
     """Whether two rows make the same thing of the same source."""
     return one[0] == other[0] and [one[0], *one[2:9]] == [other[0], *other[2:9]]
+
+
+def changed(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a file by which the devices of these rows are known has another text now."""
+    known = [row for row in rows if row[0] == "identity"]
+    if not known:
+        return False
+    from ctrmgr.host import sysfs
+
+    return any(sysfs.known(row[2]) != row[3] for row in known)

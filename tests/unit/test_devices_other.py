@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ctrmgr.backend import start
 from ctrmgr.devices import driver, rows, unix_block
 from ctrmgr.errors import CtrmgrError, HostError, NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
@@ -76,14 +75,14 @@ def test_what_is_plugged_in_is_noticed(machine: Machine) -> None:
     root = machine("usb")
     for found in (planned(root, "usb", vendorid="1a86"), planned(root, "unix-hotplug", subsystem="tty")):
         identity = [row[2:] for row in found if row[0] == "identity"]
-        assert not start.changed([["identity", "d", root + file, text] for file, text in identity if text])
+        assert not rows.changed([["identity", "d", root + file, text] for file, text in identity if text])
         (number,) = Path(root, "sys/bus/usb/devices/1-4").resolve().glob("devnum")
         was = number.read_text()
         number.write_text("99\n")  # out, and in again
-        assert start.changed([["identity", "d", root + file, text] for file, text in identity if text])
+        assert rows.changed([["identity", "d", root + file, text] for file, text in identity if text])
         number.write_text(was)
         Path(root, "sys/bus/usb/devices/9-9").symlink_to("1-4")
-        assert start.changed([["identity", "d", root + file, text] for file, text in identity if text])
+        assert rows.changed([["identity", "d", root + file, text] for file, text in identity if text])
         Path(root, "sys/bus/usb/devices/9-9").unlink()
 
 
