@@ -37,6 +37,9 @@ def main() -> int:
         print("error: this needs root", file=sys.stderr)
         return 5
     with contextlib.ExitStack() as stack:
+        # crun gives its standard descriptors to the container's root, even where they are the host's /dev/null
+        null = os.stat(os.devnull)
+        stack.callback(os.chown, os.devnull, null.st_uid, null.st_gid)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctrmgr-bench-", dir="/var/tmp")))
         scratch.chmod(0o711)  # mapped ids pass through
         ours, peers, reasons = set_up(stack, scratch, options.peers)
