@@ -179,14 +179,13 @@ class _Reader:
         self.gap = False
 
     def line(self, number: int, line: str) -> None:
-        whole = line.endswith("\n")
         line = line.rstrip("\n")
         if number == 0 or line.startswith("{"):
             self._schema(number, line)
         elif line.startswith("@"):
             self.cut_off()
             self.block = [line]
-        elif line == "." and whole and self.block:
+        elif line == "." and self.block:
             self._sample(self.block)
             self.block = None
         elif self.block is not None:

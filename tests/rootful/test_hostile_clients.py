@@ -35,7 +35,11 @@ class Monitor:
         self.own = self.descriptors()
 
     def descriptors(self) -> dict[str, str]:
-        return {path.name: os.readlink(path) for path in Path(f"/proc/{self.pid}/fd").iterdir()}
+        found = {}
+        for path in Path(f"/proc/{self.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                found[path.name] = os.readlink(path)
+        return found
 
     def connect(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
