@@ -31,8 +31,7 @@ class Ctrmgr(Peer):
 
     def interpreter(self) -> str:
         """The Python that runs it."""
-        program = Path(os.path.realpath(shutil.which("ctrmgr") or "ctrmgr"))
-        return program.read_text().splitlines()[0].removeprefix("#!").split()[0]
+        return str(Path(os.path.realpath(shutil.which("ctrmgr") or "ctrmgr")).parents[5] / "bin/python3")
 
     def archive(self, tree: Path) -> Path:
         return self.place.unified(tree)

@@ -70,8 +70,13 @@ def read_flat(path: str) -> list[list[str]]:
     Raises FileNotFoundError, HostError when it cannot be read, and CtrmgrError naming file and line when it is corrupt.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = b""
+            while block := os.read(fd, 1 << 16):
+                data += block
+        finally:
+            os.close(fd)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
@@ -118,10 +123,14 @@ def _unescape(field: str, path: str, line: int) -> str:
 
 def dump_flat(rows: Iterable[Sequence[str]]) -> bytes:
     """The bytes of a flat file. Raises ValueError for a NUL, which no field may hold."""
-    text = "".join("\t".join(map(_escape, row)) + "\n" for row in rows)
+    rows = list(rows)
+    lines = ["\t".join(row) for row in rows]
+    text = "\n".join([*lines, END])
+    if "\\" in text or text.count("\n") != len(rows) + 1 or text.count("\t") != sum(map(len, rows)) - len(rows):
+        text = "\n".join([*("\t".join(map(_escape, row)) for row in rows), END])
     if "\0" in text:
         raise ValueError("a NUL in a flat file")
-    return (text + END).encode()
+    return text.encode()
 
 
 def _escape(field: str) -> str:

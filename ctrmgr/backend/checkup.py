@@ -10,7 +10,7 @@ from ctrmgr import __version__, state
 from ctrmgr.backend import held, leases, record, repair
 from ctrmgr.errors import ConflictError, HelperError
 from ctrmgr.host import cgroup, features, lsm, subid
-from ctrmgr.kernel import spawn
+from ctrmgr.kernel import helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def helpers() -> Iterator[Finding]:
     bad = False
     for name in HELPERS:
         try:
-            version = _version(spawn.helper(name))
+            version = _version(helper.find(name))
         except HelperError as error:
             yield Finding(HOST, "programs", WRONG, error.message, hint=error.hint or "")
             bad = True

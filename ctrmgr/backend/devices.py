@@ -8,7 +8,6 @@ import os
 import stat
 
 from ctrmgr.backend import leases, record, repair
-from ctrmgr.backend.device_limits import Limited, lift
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import driver
 from ctrmgr.devices import rows as parts
@@ -136,10 +135,9 @@ def attach_rows(
 ) -> bool:
     """`attach`, of what has been resolved already: all its parts, or none of them."""
     with record.lock(name):
-        repair.instance(name)
+        running = repair.instance(name)
         own = record.Record(name)
         plan = own.plan()
-        running = record.is_running(name)
         if volatile and not running:
             raise ConflictError(
                 f"`{name}` is not running", hint="without --volatile the device comes with its next start"
@@ -159,7 +157,12 @@ def attach_rows(
                 record.stage(own, [*plan, *rows])
                 crash("attach-recorded")
             if running:
-                with Limited(name, rows):
+                if any(row[0] == "device-limit" for row in rows):
+                    from ctrmgr.backend.device_limits import Limited
+
+                    with Limited(name, rows):
+                        _ask_attach(name, device, rows, opened)
+                else:
                     _ask_attach(name, device, rows, opened)
                 crash("attach-done")
                 if any(row[0] == "hook" for row in rows):
@@ -185,8 +188,15 @@ def _do_hooks(name: str, device: str, rows: list[list[str]]) -> None:
         hooks.do(name, device, hooks.of(rows, device))
     except BaseException:
         control.ask(record.run_home(name), control.DETACH, name=device)
-        lift(name, rows)
+        _lift(name, rows)
         raise
+
+
+def _lift(name: str, rows: list[list[str]]) -> None:
+    if any(row[0] == "device-limit" for row in rows):
+        from ctrmgr.backend.device_limits import lift
+
+        lift(name, rows)
 
 
 def _hold(name: str, device: str, rows: list[list[str]]) -> None:
@@ -329,10 +339,9 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
     if holders not in control.HOLDERS:
         raise SpecError(f"`{holders}` is not one of {', '.join(control.HOLDERS)}")
     with record.lock(name):
-        repair.instance(name)
+        running = repair.instance(name)
         own = record.Record(name)
         plan = own.plan()
-        running = record.is_running(name)
         planned = any(row[0] in parts.WORDS and row[1] == device for row in plan)
         there = control.ask(record.run_home(name), control.DEVICES).devices() if running else []
         attached = any(found.name == device for found in there)
@@ -348,7 +357,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
             if attached:
                 made = _hooks(name, device, there)
                 result = _ask_take(name, device, holders, control.DETACH)
-                lift(name, [row for row in plan if row[1] == device])
+                _lift(name, [row for row in plan if row[1] == device])
                 leases.release(name, device)
                 crash("detach-done")
                 if made:

@@ -11,7 +11,7 @@ from ctrmgr.backend import checkup, record, repair
 from ctrmgr.backend.checkup import NOTE, OK, WRONG, Finding
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
 from ctrmgr.host import cgroup
-from ctrmgr.kernel import bpf, control, spawn
+from ctrmgr.kernel import bpf, control, helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _running(name: str, plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
     except ConflictError as error:
         yield Finding(name, "monitor", WRONG, error.message, hint=f"`ctrmgr kill {name}`, or its processes by hand")
         return
-    if not _same_file(f"/proc/{monitor}/exe", spawn.helper("ctrmgr-monitor")):
+    if not _same_file(f"/proc/{monitor}/exe", helper.find("ctrmgr-monitor")):
         yield Finding(
             name, "monitor", NOTE, "is of another build than the one installed", hint=f"`ctrmgr restart {name}`"
         )

@@ -7,7 +7,7 @@ import os
 
 from ctrmgr.backend import record
 from ctrmgr.errors import SpecError
-from ctrmgr.kernel import spawn
+from ctrmgr.kernel import helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def words(
     """The helper's path and arguments. Raises NotFoundError, ConflictError, SpecError, HelperError."""
     if not command and not shell:
         raise SpecError(f"no command to run in `{name}`", hint=f"ctrmgr exec {name} -- COMMAND")
-    line = [spawn.helper("ctrmgr-exec"), "--control", f"{record.running(name)}/control"]
+    line = [helper.find("ctrmgr-exec"), "--control", f"{record.running(name)}/control"]
     for option, value in (("--user", user), ("--group", group), ("--cwd", cwd)):
         if value:
             line += [option, value]

@@ -68,14 +68,11 @@ def take(instance: str, rows: Sequence[Sequence[str]]) -> None:
         id = _identity(row[2]) if row[0] == "lease" else ""
         if id:
             wanted[f"{id} {row[1]}"] = Lease(f"{id} {row[3]} {instance} {row[1]}")
-    while wanted:
-        state.make_dir(folder(), 0o700)
-        try:
-            with state.Lock(folder()):
-                _take(list(wanted.values()))
-            return
-        except FileNotFoundError:
-            pass  # whoever gave the last one back took the folder away
+    if wanted:
+        if not os.path.isdir(folder()):
+            state.make_dir(folder(), 0o700)
+        with state.Lock(folder()):
+            _take(list(wanted.values()))
 
 
 def _take(wanted: list[Lease]) -> None:
@@ -107,23 +104,10 @@ def _take(wanted: list[Lease]) -> None:
 
 
 def release(instance: str, device: str = "") -> None:
-    """Give back all that an instance has, or one device of it has."""
-
-    def ours() -> list[Lease]:
-        return [lease for lease in held() if lease.instance == instance and device in ("", lease.device)]
-
-    try:
-        if not ours():
-            return
-        with state.Lock(folder()):
-            for lease in ours():
-                state.unlink(f"{folder()}/{lease.file}")
-            try:
-                os.rmdir(folder())
-            except OSError:
-                pass  # others have leases
-    except FileNotFoundError:
-        pass
+    """Give back all that an instance has, or one device of it has. It needs no lock: what is gone blocks nobody."""
+    for lease in held():
+        if lease.instance == instance and device in ("", lease.device):
+            state.unlink(f"{folder()}/{lease.file}")
 
 
 def _blocking(lease: Lease, others: list[Lease]) -> list[Lease]:

@@ -146,25 +146,31 @@ def _again(path: str) -> str:
     return f"`ctrmgr restart {path.rpartition('/')[2]}` makes it again from the instance's own keys and its profiles"
 
 
-# A change of both files. The order of the steps is the journal: `plan.new` alone was never complete, both together may be
-# finished or dropped, `config.new` alone must be finished.
+# A change of both files. The order of the steps is the journal: `plan.new` alone, or with a `config.new` that is cut off, was
+# never complete; both together may be finished or dropped; `config.new` alone must be finished.
 
 
 def stage(record: Record, plan: Sequence[Sequence[str]]) -> None:
     """Write both files aside."""
-    # Not by a rename, and with its blocks given beforehand: replacing a file makes ext4 write the new one out at once
-    # (0.3 ms), which only the config needs. A plan that a power cut has damaged is compiled again from it.
-    data = state.dump_flat(plan)
+    # With its blocks given beforehand: where a rename replaces a file, ext4 writes the new one out at once (0.3 ms), which
+    # only the config needs. A plan that a power cut has damaged is compiled again from it.
+    _aside(f"{record.path}/plan.new", plan, allocated=True)
+    _aside(f"{record.path}/config.new", record.flat(), allocated=False)
+
+
+def _aside(path: str, rows: Sequence[Sequence[str]], *, allocated: bool) -> None:
+    data = state.dump_flat(rows)
     try:
-        fd = os.open(f"{record.path}/plan.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(fd, 0, len(data))
-            os.write(fd, data)
+            if allocated:
+                os.posix_fallocate(fd, 0, len(data))
+            while data:
+                data = data[os.write(fd, data) :]
         finally:
             os.close(fd)
     except OSError as error:
-        raise state.unwritable(f"{record.path}/plan.new", error) from error
-    state.write_flat(f"{record.path}/config.new", record.flat())
+        raise state.unwritable(path, error) from error
 
 
 def finish(path: str) -> None:

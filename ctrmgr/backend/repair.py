@@ -9,11 +9,13 @@ from ctrmgr import state
 from ctrmgr.backend import leases, record
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
-from ctrmgr.kernel import control, spawn
+from ctrmgr.kernel import control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ctrmgr.kernel.spawn import Report
 
 
 CLAIMS = ("ids", "addresses")
@@ -59,8 +61,8 @@ def release(owner: str) -> None:
         state.release(kind, owner)
 
 
-def instance(name: str) -> None:
-    """Mend one instance; the caller holds its lock."""
+def instance(name: str) -> bool:
+    """Mend one instance, whose lock the caller holds. Returns whether it runs."""
     path, run = record.home(name), record.run_home(name)
     if os.path.exists(f"{path}/rename"):
         finish_rename(path)
@@ -73,6 +75,7 @@ def instance(name: str) -> None:
         from ctrmgr.backend import allocations
 
         allocations.mend(name, running=running)
+    return running
 
 
 def _change(path: str, run: str, running: bool) -> None:
@@ -161,7 +164,9 @@ def end_run(name: str) -> None:
         ) from error
 
 
-def _clean(name: str, run: str) -> spawn.Report:
+def _clean(name: str, run: str) -> Report:
+    from ctrmgr.kernel import spawn
+
     home = record.home(name)
     try:
         report = spawn.monitor("clean", f"{home}/plan", home, run)

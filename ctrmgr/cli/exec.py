@@ -6,7 +6,7 @@ from __future__ import annotations
 from ctrmgr.backend import enter
 from ctrmgr.cli.command import Argument, Command, Option, pairs
 from ctrmgr.errors import SpecError
-from ctrmgr.kernel import spawn
+from ctrmgr.kernel import helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _enter(args: Args, command: list[str], *, shell: bool) -> None:
     if args.flag("dry-run"):
         print(" ".join(line))
         return
-    spawn.become("ctrmgr-exec", line[1:], enter.environment())
+    helper.become("ctrmgr-exec", line[1:], enter.environment())
 
 
 INSTANCE = Argument("INSTANCE", "its name", complete="instance")

@@ -10,9 +10,9 @@ import _socket
 import errno
 import os
 import struct
-import sys
 
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, SpecError, UnsupportedError
+from ctrmgr.kernel.helper import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,31 +23,9 @@ STATUS, ATTACH, DETACH, DEVICES, STOP, KILL, FREEZE, THAW, ENTER, SIGNAL, WAIT, 
 PART, COMMIT, SUSPEND, RESUME, TEXT = range(13, 18)
 MEND_FILTER, MEND_NODE = 20, 21
 NAMES = (
-    *(
-        "",
-        "status",
-        "attach",
-        "detach",
-        "devices",
-        "stop",
-        "kill",
-        "freeze",
-        "thaw",
-        "enter",
-        "signal",
-        "wait",
-        "limit",
-        "part",
-        "commit",
-        "suspend",
-        "resume",
-        "text",
-    ),
-    "",
-    "",
-    "mend_filter",
-    "mend_node",
-)
+    " status attach detach devices stop kill freeze thaw enter signal wait limit part commit suspend resume text"
+    "   mend_filter mend_node"
+).split(" ")
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")
 TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6, "rule": 7}
@@ -72,9 +50,6 @@ BAD_PLACES = {
     errno.EXDEV: "lies on another mount of the instance",
 }
 EMPTY_DEVICE = bytes(DEVICE.size)
-
-debug = False
-"""Say on stderr what is asked of monitors (`--debug`)."""
 
 
 class Device:
@@ -215,8 +190,7 @@ def ask(
 
     Raises ConflictError when no monitor answers. A reply that says failure is returned, not raised.
     """
-    if debug:
-        print(f"ctrmgr: ask {run}: {NAMES[op]} {name}", file=sys.stderr)
+    say(f"ask {run}: {NAMES[op]} {name}")
     payload = device or (
         DEVICE.pack(name.encode(), path.encode(), b"", b"", *[0] * 7) if name or path else EMPTY_DEVICE
     )
@@ -238,7 +212,8 @@ def _rights(fd: int) -> list[tuple[int, int, bytes]]:
 
 
 def _hear(connection: _socket.socket, run: str) -> Reply:
-    answer = connection.recv(1 << 17)
+    size = connection.recv_into(bytearray(1), 0, _socket.MSG_PEEK | _socket.MSG_TRUNC)  # mostly small, seldom 128 KiB
+    answer = connection.recv(size)
     if len(answer) < REPLY.size:
         raise gone(run)
     return Reply(answer)
@@ -249,8 +224,7 @@ def commit(run: str, parts: Sequence[Part], prepared: Callable[[], None]) -> Rep
 
     Whatever ends the connection before its end leaves nothing. Raises ConflictError when no monitor answers.
     """
-    if debug:
-        print(f"ctrmgr: ask {run}: {len(parts)} parts", file=sys.stderr)
+    say(f"ask {run}: {len(parts)} parts")
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     header = HEADER.pack(VERSION, PART, 0, 0, b"")
     try:

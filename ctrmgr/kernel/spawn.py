@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import sys
 
-from ctrmgr import state
 from ctrmgr.errors import HelperError
-from ctrmgr.kernel import control
+from ctrmgr.kernel import control, helper
+from ctrmgr.kernel.helper import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 FIRST_FREE = 32
 """Descriptors are moved here before they are dealt out, so that none is overwritten while dealing."""
@@ -30,20 +28,12 @@ class Report:
         self.step, self.detail = control.text(step), control.text(detail)
 
 
-def helper(name: str) -> str:
-    """The path of a native helper. Raises HelperError when it is not installed."""
-    path = f"{state.libexec_dir()}/{name}"
-    if not os.access(path, os.X_OK):
-        raise HelperError(f"`{path}` is missing", hint="is ctrmgr installed whole? CTRMGR_LIBEXEC may point elsewhere")
-    return path
-
-
 def monitor(verb: str, plan: str, instance: str, run: str) -> Report:
     """Run `ctrmgr-monitor start` or `clean` and wait for its report.
 
     Raises HelperError when it died without one, OSError when a file or directory is missing.
     """
-    path = helper("ctrmgr-monitor")
+    path = helper.find("ctrmgr-monitor")
     read, write = os.pipe2(os.O_CLOEXEC)
     opened = [write]
     try:
@@ -52,7 +42,7 @@ def monitor(verb: str, plan: str, instance: str, run: str) -> Report:
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE) for fd in (*opened[1:], write)]
         opened += high
         actions = [(os.POSIX_SPAWN_DUP2, fd, 3 + index) for index, fd in enumerate(high)]
-        environment = {"CTRMGR_DEBUG": "1"} if control.debug else {}
+        environment = {"CTRMGR_DEBUG": "1"} if helper.debug else {}
         say(f"spawn {path} {verb}")
         pid = os.posix_spawn(path, ["ctrmgr-monitor", verb], environment, file_actions=actions)
     finally:
@@ -79,7 +69,7 @@ def ask(name: str, words: Sequence[str]) -> str:
 
 
 def _run(name: str, words: Sequence[str], heard: int) -> str:
-    path = helper(name)
+    path = helper.find(name)
     read, write = os.pipe2(os.O_CLOEXEC)
     say(f"spawn {path} {' '.join(words)}")
     try:
@@ -103,7 +93,7 @@ def inside(run: str, words: Sequence[str], seconds: float) -> None:
     """Run `ctrmgr-hook` in the instance whose run directory is `run`, as its root. Raises HelperError with what it said."""
     import select
 
-    path = helper("ctrmgr-exec")
+    path = helper.find("ctrmgr-exec")
     argv = ["ctrmgr-exec", "--control", f"{run}/control", "--no-tty", "--hook", "--", "ctrmgr-hook", *words]
     read, write = os.pipe2(os.O_CLOEXEC)
     say(f"spawn {' '.join(argv)}")
@@ -129,21 +119,3 @@ def inside(run: str, words: Sequence[str], seconds: float) -> None:
     if code:
         first = said.decode(errors="replace").strip().partition("\n")[0]
         raise HelperError(first.removeprefix("error: ") or "it did not end in time", operation="ctrmgr-hook")
-
-
-def become(name: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Become a helper; does not return. Raises HelperError."""
-    path = helper(name)
-    say(f"exec {path} {' '.join(words)}")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
-        os.execve(path, [name, *words], dict(environment))
-    except OSError as error:
-        code = errno.errorcode.get(error.errno or 0, "")
-        raise HelperError(f"`{path}`: {error.strerror}", operation=name, errno_name=code) from error
-
-
-def say(line: str) -> None:
-    if control.debug:
-        print(f"ctrmgr: {line}", file=sys.stderr)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ctrmgr.kernel import control, spawn
+from ctrmgr.kernel import control, helper, spawn
 from tests.rootful.double import cgroup2
 
 BASE = 1_800_000_000
@@ -82,7 +82,7 @@ class Planned:
             os.close(fd)
 
     def sh(self, script: str) -> subprocess.CompletedProcess[str]:
-        words = [spawn.helper("ctrmgr-exec"), "--control", f"{self.run}/control", "--", "sh", "-c", script]
+        words = [helper.find("ctrmgr-exec"), "--control", f"{self.run}/control", "--", "sh", "-c", script]
         return subprocess.run(words, capture_output=True, text=True, timeout=30)
 
     def exit(self) -> list[str]:
