@@ -3,39 +3,9 @@
 
 #include "control.h"
 #include "flat.h"
-
-#include <stdlib.h>
+#include "plan_rows.h"
 
 #define FIELDS (6 + PLAN_HOOK_ARGS) /* of a rule: key, name, owner, group, mode, access and words */
-
-static bool number(const char *text, int base, uint64_t max, uint64_t *out)
-{
-	char *end;
-
-	if (text[0] < '0' || text[0] > '9')
-		return false;
-	errno = 0;
-	*out = strtoull(text, &end, base);
-	return !errno && !*end && *out <= max;
-}
-
-static bool number32(const char *text, int base, uint32_t *out)
-{
-	uint64_t wide;
-
-	if (!number(text, base, UINT32_MAX, &wide))
-		return false;
-	*out = (uint32_t)wide;
-	return true;
-}
-
-static bool word(const char *text, const char *const *words, unsigned *index)
-{
-	for (*index = 0; words[*index]; ++*index)
-		if (!strcmp(text, words[*index]))
-			return true;
-	return false;
-}
 
 static bool append(char **list, size_t *count, size_t max, char *value)
 {
@@ -43,13 +13,6 @@ static bool append(char **list, size_t *count, size_t max, char *value)
 		return false;
 	list[(*count)++] = value;
 	return true;
-}
-
-static bool plain_below(const char *path, const char *folder, size_t size)
-{
-	size_t length = strlen(folder);
-
-	return !strncmp(path, folder, length) && plain_path(path + length, size - length);
 }
 
 /* What is covered must be of the kernel's own: a cover anywhere else would be the image's files. And a cgroup with
@@ -71,139 +34,6 @@ static bool id_row(struct id_map *map, size_t *count, char **field)
 	return number32(field[1], 10, &row->inside) && number32(field[2], 10, &row->outside) &&
 	       number32(field[3], 10, &row->count) && row->count > 0 &&
 	       (uint64_t)row->outside + row->count <= UINT32_MAX && (uint64_t)row->inside + row->count <= UINT32_MAX;
-}
-
-static bool access_letters(const char *text, uint32_t *access)
-{
-	for (*access = 0; *text; text++)
-		if (*text == 'r')
-			*access |= CTL_READ;
-		else if (*text == 'w')
-			*access |= CTL_WRITE;
-		else if (*text == 'm')
-			*access |= CTL_MKNOD;
-		else
-			return false;
-	return *access != 0;
-}
-
-static bool device_row(struct plan *p, char **field)
-{
-	static const char *const types[] = {"char", "block", NULL};
-	static const char *const needs[] = {"optional", "required", NULL};
-	struct plan_device *d = &p->device[p->devices];
-	unsigned type, need;
-
-	if (p->devices == PLAN_DEVICES || !word(field[2], types, &type) || !word(field[9], needs, &need))
-		return false;
-	p->devices++;
-	*d = (struct plan_device){.name = field[1],
-				  .source = field[3],
-				  .path = field[4],
-				  .user = field[5],
-				  .group = field[6],
-				  .block = type == 1,
-				  .required = need == 1};
-	return strlen(d->name) < CTL_NAME_MAX && d->source[0] == '/' && plain_below(d->path, "/dev/", CTL_PATH_MAX) &&
-	       strlen(d->user) < CTL_NAME_MAX && strlen(d->group) < CTL_NAME_MAX && number32(field[7], 8, &d->mode) &&
-	       d->mode <= 0777 && access_letters(field[8], &d->access);
-}
-
-/* What every mount from the host is, is accepted and changes nothing. */
-static bool bind_options(char *text, struct plan_bind *b)
-{
-	static const char *const words[] = {"nosuid", "nodev", "ro", "rw", "noexec", "optional", NULL};
-	char *option;
-	unsigned index;
-
-	while ((option = strsep(&text, ","))) {
-		if (!word(option, words, &index))
-			return false;
-		if (!strcmp(option, "rw"))
-			b->access |= CTL_WRITE;
-		else if (!strcmp(option, "noexec"))
-			b->access &= ~(uint32_t)CTL_EXEC;
-		else if (!strcmp(option, "optional"))
-			b->required = false;
-	}
-	return true;
-}
-
-static bool bind_row(struct plan *p, char **field)
-{
-	struct plan_bind *b = &p->bind[p->binds];
-
-	if (p->binds == PLAN_BINDS)
-		return false;
-	p->binds++;
-	*b = (struct plan_bind){.name = field[1],
-				.source = field[2],
-				.target = field[3],
-				.access = CTL_READ | CTL_EXEC,
-				.required = true};
-	return strlen(b->name) < CTL_NAME_MAX && b->source[0] == '/' && plain_below(b->target, "/", CTL_PATH_MAX) &&
-	       bind_options(field[4], b);
-}
-
-/* The key has no escapes, so that its value follows at once in the plan's text. */
-static bool device_env_row(struct plan *p, char **field)
-{
-	struct plan_device_env *e = &p->device_env[p->device_envs];
-	size_t length = strlen(field[2]);
-
-	if (p->device_envs == PLAN_WORDS || strlen(field[1]) >= CTL_NAME_MAX || strchr(field[2], '=') ||
-	    !plan_variable(field[2]) || length + strlen(field[3]) + 2 > CTL_TEXT_MAX)
-		return false;
-	field[2][length] = '=';
-	*e = (struct plan_device_env){field[1], field[2]};
-	p->device_envs++;
-	return field[2] + length + 1 == field[3];
-}
-
-static bool share_row(struct plan *p, char **field)
-{
-	if (p->shares == PLAN_DEVICES)
-		return false;
-	p->share[p->shares++] = (struct plan_share){field[1], field[2]};
-	return strlen(field[1]) < CTL_NAME_MAX && plain_below(field[2], "/", CTL_PATH_MAX);
-}
-
-/* The rest of a row; how long it is as ended strings. */
-static size_t words_of(char **word, size_t *words, char **field, size_t count)
-{
-	size_t size = 0;
-
-	for (*words = 0; *words < count; ++*words) {
-		word[*words] = field[*words];
-		size += strlen(field[*words]) + 1;
-	}
-	return size;
-}
-
-static bool hook_row(struct plan *p, char **field, size_t count)
-{
-	struct plan_hook *h = &p->hook[p->hooks];
-
-	if (p->hooks == PLAN_HOOKS || count < 4 || count > 2 + PLAN_HOOK_ARGS || strlen(field[1]) >= CTL_NAME_MAX)
-		return false;
-	p->hooks++;
-	h->name = field[1];
-	return words_of(h->word, &h->words, field + 2, count - 2) <= CTL_TEXT_MAX;
-}
-
-static bool rule_row(struct plan *p, char **field, size_t count)
-{
-	struct plan_rule *r = &p->rule[p->rules];
-
-	if (p->rules == PLAN_RULES || count < 7 || strlen(field[1]) >= CTL_NAME_MAX || !field[6][0] ||
-	    strlen(field[2]) >= CTL_NAME_MAX || strlen(field[3]) >= CTL_NAME_MAX)
-		return false;
-	p->rules++;
-	r->name = field[1];
-	r->user = field[2];
-	r->group = field[3];
-	return words_of(r->word, &r->words, field + 6, count - 6) <= CTL_TEXT_MAX && number32(field[4], 8, &r->mode) &&
-	       r->mode <= 0777 && access_letters(field[5], &r->access);
 }
 
 static bool file_row(struct plan *p, char **field)
@@ -299,6 +129,7 @@ static int row(struct plan *p, char **field, size_t count)
 					      "nesting", "halt-signal", "stop-timeout", NULL};
 	const char *key = field[0];
 	unsigned index;
+	int known;
 
 	for (size_t i = 0; i < ARRAY_SIZE(strings); i++)
 		if (!strcmp(key, strings[i].key)) {
@@ -336,23 +167,16 @@ static int row(struct plan *p, char **field, size_t count)
 		return count == 2 && cover_row(p->mask, &p->masks, field[1]);
 	if (!strcmp(key, "readonly"))
 		return count == 2 && cover_row(p->readonly, &p->readonlys, field[1]);
-	if (!strcmp(key, "device"))
-		return count == 10 && device_row(p, field);
-	if (!strcmp(key, "bind"))
-		return count == 5 && bind_row(p, field);
-	if (!strcmp(key, "device-env"))
-		return count == 4 && device_env_row(p, field);
-	if (!strcmp(key, "hook"))
-		return hook_row(p, field, count);
-	if (!strcmp(key, "hotplug") || !strcmp(key, "shares"))
-		return key[0] == 'h' ? rule_row(p, field, count) : count == 3 && share_row(p, field);
 	/* for whoever makes and checks the plan; nothing of it is ours */
 	if (!strcmp(key, "identity") || !strcmp(key, "lease"))
 		return count == 4;
 	if (!strcmp(key, "request"))
 		return count == 6;
-	index = (unsigned)confine_row(&p->confinement, field, count);
-	return (int)index > 0 ? 1 : (int)index < 0 ? 0 : -1;
+	known = plan_device_row(p, field, count);
+	if (known >= 0)
+		return known;
+	known = confine_row(&p->confinement, field, count);
+	return known > 0 ? 1 : known < 0 ? 0 : -1;
 }
 
 int plan_parse(struct plan *plan, char *text, struct failure *f)
