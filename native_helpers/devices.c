@@ -99,6 +99,13 @@ static int suspend_all(struct monitor *m, const char *name, struct failure *f)
 	return 0;
 }
 
+static void tell_gone(struct monitor *m, const char *name)
+{
+	for (struct part *p = NULL; (p = part_next(m, name, p));)
+		if (p->state == PART_SUSPENDED)
+			uevent_node(m, &p->device, false, NULL, 0);
+}
+
 int device_resume(struct monitor *m, const char *name, struct failure *f)
 {
 	size_t resumed = 0;
@@ -118,8 +125,10 @@ int device_resume(struct monitor *m, const char *name, struct failure *f)
 			struct failure ignored;
 
 			suspend_all(m, name, &ignored);
+			tell_gone(m, name);
 			return -1;
 		}
+		uevent_node(m, &p->device, true, NULL, 0);
 		resumed++;
 	}
 	errno = EALREADY;
@@ -165,7 +174,7 @@ int device_take(struct monitor *m, const char *name, bool for_good, int policy, 
 	const char *verb = for_good ? "detach" : "suspend";
 	struct failure ignored;
 	/* A process that opens the device while we look is missed unless all stand still. */
-	bool frozen = policy == CTL_REFUSE || policy == CTL_FREEZE_HOLDERS;
+	bool frozen = policy == CTL_REFUSE || policy == CTL_FREEZE_HOLDERS, was_suspended;
 	int failed;
 
 	*count = 0;
@@ -179,12 +188,15 @@ int device_take(struct monitor *m, const char *name, bool for_good, int policy, 
 		errno = EBUSY;
 		return fail(f, verb, "%d processes have `%s` open", *count, name);
 	}
+	was_suspended = is_suspended(m, name);
 	failed = for_good ? take_away(m, name, f) : suspend(m, name, f);
 	if (failed) {
 		if (frozen)
 			cgroups_freeze(m, false, &ignored);
 		return -1;
 	}
+	if (!was_suspended)
+		tell_gone(m, name);
 	*count = holders_find(m, name, holders);
 	if (for_good)
 		free_all(m, name);

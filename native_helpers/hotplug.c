@@ -15,8 +15,7 @@
 
 #define DEPTH       12 /* of a node of a USB device's below it: interface, host, target, disk, partition */
 #define BASE_MAX    48
-#define PLACE_MAX   512  /* of sysfs; a controller behind many bridges and hubs */
-#define UEVENT_MAX  2048 /* the kernel's own limit */
+#define PLACE_MAX   512 /* of sysfs; a controller behind many bridges and hubs */
 #define BACKLOG     (1 << 20)
 #define KERNEL_ONLY 1 /* the other group is what udev says */
 
@@ -76,25 +75,6 @@ static bool in_subsystem(const struct monitor *m, const struct node *n, const ch
 	return link_of(m, path, target, sizeof(target)) && !strcmp(last(target), name);
 }
 
-/* What `key` of the text of a uevent is; false when it does not fit. */
-static bool value_of(const char *text, char end, size_t size, const char *key, char *value, size_t room)
-{
-	size_t length = strlen(key);
-
-	for (const char *line = text; line < text + size && *line;) {
-		const char *stop = memchr(line, end, (size_t)(text + size - line));
-		size_t used = stop ? (size_t)(stop - line) : (size_t)(text + size - line);
-
-		if (used > length && !strncmp(line, key, length) && line[length] == '=' && used - length <= room) {
-			memcpy(value, line + length + 1, used - length - 1);
-			value[used - length - 1] = '\0';
-			return true;
-		}
-		line += used + 1;
-	}
-	return false;
-}
-
 static bool node_open(const struct monitor *m, const char *kind, unsigned major, unsigned minor, struct node *n)
 {
 	char text[UEVENT_MAX];
@@ -106,7 +86,7 @@ static bool node_open(const struct monitor *m, const char *kind, unsigned major,
 		return false;
 	snprintf(text, sizeof(text), "%s/uevent", n->base);
 	size = read_at(m->host_sys, text, text, sizeof(text));
-	return size > 0 && value_of(text, '\n', (size_t)size, "DEVNAME", n->name, sizeof(n->name) - 5) &&
+	return size > 0 && uevent_value(text, '\n', (size_t)size, "DEVNAME", n->name, sizeof(n->name) - 5) &&
 	       plain_path(n->name, sizeof(n->name));
 }
 
@@ -226,7 +206,7 @@ static bool is_ruled(struct monitor *m, const char *name)
 }
 
 /* Taken as by a detach: the number is refused first, then the node goes. */
-static void unplug(struct monitor *m, const struct node *n)
+static void unplug(struct monitor *m, const struct node *n, const char *heard, size_t size)
 {
 	for (struct part *p = m->part; p < m->part + m->used; p++) {
 		struct part old = *p;
@@ -238,6 +218,8 @@ static void unplug(struct monitor *m, const struct node *n)
 		part_filter(m, &old, &ignored);
 		part_withdraw(m, p, &ignored);
 		part_free(p);
+		if (heard && old.state == PART_HELD)
+			uevent_node(m, &old.device, false, heard, size);
 	}
 }
 
@@ -270,7 +252,7 @@ static void drop_gone(struct monitor *m)
 		snprintf(n.base, sizeof(n.base), "dev/%s/%u:%u", n.block ? "block" : "char", n.major, n.minor);
 		if (p->state >= PART_HELD && part_is_node(p) && is_ruled(m, p->device.name) &&
 		    faccessat(m->host_sys, n.base, F_OK, 0))
-			unplug(m, &n);
+			unplug(m, &n, NULL, 0); /* what was said of it is lost for the instance, too */
 	}
 }
 
@@ -329,16 +311,16 @@ static void hear(struct monitor *m, const char *text, size_t size)
 	char action[16], major[12], minor[12], subsystem[CTL_NAME_MAX];
 	struct node n = {0};
 
-	if (!value_of(text, '\0', size, "ACTION", action, sizeof(action)) ||
-	    !value_of(text, '\0', size, "MAJOR", major, sizeof(major)) ||
-	    !value_of(text, '\0', size, "MINOR", minor, sizeof(minor)) ||
-	    !value_of(text, '\0', size, "SUBSYSTEM", subsystem, sizeof(subsystem)))
+	if (!uevent_value(text, '\0', size, "ACTION", action, sizeof(action)) ||
+	    !uevent_value(text, '\0', size, "MAJOR", major, sizeof(major)) ||
+	    !uevent_value(text, '\0', size, "MINOR", minor, sizeof(minor)) ||
+	    !uevent_value(text, '\0', size, "SUBSYSTEM", subsystem, sizeof(subsystem)))
 		return;
 	n.block = !strcmp(subsystem, "block");
 	n.major = (unsigned)strtoul(major, NULL, 10);
 	n.minor = (unsigned)strtoul(minor, NULL, 10);
 	if (!strcmp(action, "remove"))
-		unplug(m, &n);
+		unplug(m, &n, text, size);
 	else if (!strcmp(action, "add"))
 		consider(m, n.block ? "block" : "char", n.major, n.minor);
 }

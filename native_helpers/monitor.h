@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
  * One instance's monitor: it starts the instance (start.c, child.c and what start.h names), then keeps what is needed
- * to attach to it, freeze it and end it (monitor.c, control.c, parts.c, devices.c, holders.c). */
+ * to attach to it, freeze it and end it (monitor.c, control.c, parts.c, devices.c, holders.c, uevent.c). */
 #pragma once
 #include "common.h"
 #include "control.h"
@@ -17,6 +17,7 @@ enum { FD_PLAN = 3, FD_INSTANCE = 4, FD_RUN = 5, FD_REPORT = 6, FD_LOCK = 7 };
 #define PARTS       256
 #define PAGE        4096 /* where a large table begins, so that its beginning touches no second one */
 #define CLIENTS     32
+#define UEVENT_MAX  2048          /* the kernel's own limit */
 #define STARTING    (CLIENTS + 1) /* who prepares parts when no client does */
 #define PLUGGING    (CLIENTS + 2) /* a rule: its device is there already */
 
@@ -131,6 +132,12 @@ int device_resume(struct monitor *m, const char *name, struct failure *f);
 int hotplug_open(struct monitor *m, struct failure *f); /* from now on nothing is missed */
 void hotplug_refresh(struct monitor *m);                /* rules have come or gone, or events are lost */
 void hotplug_serve(struct monitor *m);
+
+/* uevent.c: tells the instance that a node has come or gone. `heard`: what the kernel said of it, where sysfs has
+ * nothing any more, as words that each end. */
+void uevent_node(struct monitor *m, const struct ctl_device *d, bool comes, const char *heard, size_t size);
+/* What `key` of the text of a uevent is; false when it does not fit. */
+bool uevent_value(const char *text, char end, size_t size, const char *key, char *value, size_t room);
 
 /* fence.c: refuses the use of descriptors of that device that are open, or no longer. */
 void fence_number(struct monitor *m, const struct ctl_device *d, bool closed);

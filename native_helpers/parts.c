@@ -260,8 +260,11 @@ int part_commit(struct monitor *m, int client, struct failure *f)
 		return -1;
 	}
 	for (struct part *p = m->part; p < m->part + m->used; p++)
-		if (p->state == PART_HELD && p->client == client)
+		if (p->state == PART_HELD && p->client == client) {
 			p->client = 0;
+			if (part_is_node(p))
+				uevent_node(m, &p->device, true, NULL, 0);
+		}
 	return 0;
 }
 

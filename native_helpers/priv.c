@@ -73,6 +73,9 @@ const struct priv_operation priv_operations[] = {
 	   "that a description of its types that is not its own reads nothing but wrong numbers"),
 	OP(PRIV_FENCE_SET, priv_fence_set, priv_fence_set, 1, 1, 0,
 	   "refuses the use of a number's descriptors in a fence of our own, or no longer"),
+	OP(PRIV_UEVENT, priv_uevent, priv_uevent, 2, 2, 0,
+	   "is heard only in a network namespace that the caller holds, of another user namespace than the host's own, "
+	   "whose root could say the same"),
 };
 bool priv_trace;
 int priv_proc = -1;

@@ -47,6 +47,7 @@ enum priv_number {
 	PRIV_SYSCTL = 24,
 	PRIV_FENCE = 28,
 	PRIV_FENCE_SET = 29,
+	PRIV_UEVENT = 30,
 };
 
 /* in: parent cgroup directory. out: the new one. */
@@ -160,6 +161,13 @@ struct priv_fence_set {
 	uint32_t closed; /* else open again */
 };
 
+/* in: the instance's network namespace, the caller's own. */
+struct priv_uevent {
+	uint32_t uid, gid; /* host ids of the instance's root */
+	uint32_t size;
+	char text[1968]; /* ended words; with what the kernel adds it has 2048 bytes */
+};
+
 /* Called in the instance's pid, network, ipc and cgroup namespaces. in: the instance's root. */
 struct priv_kernel_mounts {
 	uint32_t host_network; /* /sys shows the host's links, too: read-only */
@@ -242,6 +250,7 @@ PRIV_OPERATION(priv_shape);
 PRIV_OPERATION(priv_sysctl);
 PRIV_OPERATION(priv_fence);
 PRIV_OPERATION(priv_fence_set);
+PRIV_OPERATION(priv_uevent);
 
 /* Whether it came with every instance, and is not ours to give or to take. */
 bool priv_always_allowed(uint32_t type, uint32_t major, uint32_t minor);

@@ -51,6 +51,7 @@ from tests.rootful.table import (
     Program,
     Revoke,
     Table,
+    Uevent,
     Unbind,
 )  # fmt: skip
 
@@ -90,6 +91,7 @@ def test_there_is_no_other_operation(table: Table, number: int) -> None:
         Console(uid=1, gid=1),
         KernelMounts(uid=1, gid=1, tty_gid=1),
         Fence(),
+        Uevent(uid=OWNER, gid=OWNER, size=2, text=b"a"),
     ],
     ids=lambda request: type(request).__name__,
 )
@@ -418,6 +420,21 @@ def test_fences(table: Table, opened: Opened, cgroup: Path, tmp_path: Path) -> N
         assert table.refuses(Fence(), opened(cgroup), opened(wrong)) == errno.EINVAL
     for wrong in (cgroup, "/dev/null"):
         assert table.refuses(FenceSet(type=CHAR, major=1, minor=1, closed=1), opened(wrong)) == errno.EINVAL
+
+
+def test_uevents(table: Table, opened: Opened, process: Path) -> None:
+    """Heard nowhere but in an instance's network: not in one that belongs to the user namespace of the host's own."""
+    ours, theirs = opened("/proc/self/ns/net"), opened(process / "ns/net")
+    event = Uevent(uid=OWNER, gid=OWNER, size=6, text=b"add@/")
+    assert table.refuses(event, ours, ours) == errno.EPERM
+    assert table.refuses(event, theirs, ours) == errno.EPERM, "it has the host's network"
+    for kind, fd in opened.kinds().items():
+        assert table.refuses(event, fd, ours) in (errno.EINVAL, errno.ENOTTY), kind
+        assert table.refuses(event, ours, fd) in (errno.EINVAL, errno.ENOTTY), kind
+    for size in (0, 5, 1969, 2**32 - 1):
+        assert table.refuses(Uevent(uid=OWNER, gid=OWNER, size=size, text=b"add@/"), ours, ours) == errno.EINVAL
+    assert table.refuses(Uevent(uid=0, gid=OWNER, size=6, text=b"add@/"), ours, ours) == errno.EPERM
+    assert table.refuses(Uevent(uid=OWNER, gid=NOBODY, size=6, text=b"add@/"), ours, ours) == errno.EINVAL
 
 
 def test_the_table_is_known_here() -> None:

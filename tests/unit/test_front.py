@@ -80,7 +80,9 @@ WORD = st.sampled_from(
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.lists(WORD, max_size=7))
-def test_any_line_means_what_python_says(installed: Installed, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+def test_any_line_means_what_python_says(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
     said = installed("exec", *words)
     if said[0] == "python":
         assert said[1:] == ["exec", *words]
@@ -97,7 +99,20 @@ def test_what_everybody_writes_needs_no_python(installed: Installed) -> None:
     assert installed("exec", "c1", "ls", "-l", "--", "x") == [*control, "--", "ls", "-l", "--", "x"]
     assert installed("exec", "c1", "--", "ls") == [*control, "--", "ls"]
     line = installed("exec", "-u", "build", "-gwheel", "--cwd=/src", "c1", "--env", "A=b=c", "-T", "--", "make")
-    assert line == [*control, "--user", "build", "--group", "wheel", "--cwd", "/src", "--env", "A=b=c", "--no-tty", "--", "make"]
+    assert line == [
+        *control,
+        "--user",
+        "build",
+        "--group",
+        "wheel",
+        "--cwd",
+        "/src",
+        "--env",
+        "A=b=c",
+        "--no-tty",
+        "--",
+        "make",
+    ]
 
 
 @pytest.mark.parametrize(
