@@ -46,6 +46,8 @@ def _gpu(device: Device) -> Functions:
     roles = {node.role for node in (*device.nodes, *device.needs)}
     memory = str(device.details.get("vram", ""))
     properties: dict[str, int | str] = {"memory": int(memory)} if memory.isdecimal() else {}
+    virtual = device.function is not None and device.function.physfn
+    properties["part"] = "yes" if device.part_of or virtual else "no"
     found: Functions = {}
     if device.driver in NO_GPU:
         return {"gpu.display": {}} if "card" in roles else {}

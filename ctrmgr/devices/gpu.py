@@ -78,9 +78,10 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
 
 def _chosen(every: list[Gpu], wanted: dict[str, str], kind: str) -> list[Gpu]:
     found = choose.fitting(every, wanted, {**FITS, "pci": _by_function} if kind == "sriov" else FITS)
-    if kind != "sriov" and (not wanted or (wanted.get("count") and len(wanted) == 1)):
+    if kind != "sriov" and (not wanted or wanted.get("count")):
         usable = [each for each in found if gpu_parts.own_nodes(each, None, kms=False)]
-        return choose.some("gpu", usable, {"count": "all", **wanted}, every)
+        if usable or set(wanted) <= {"count"}:  # of those that were named, the error says what they lack
+            return choose.some("gpu", usable, {"count": "all", **wanted}, every)
     return choose.some("gpu", found, wanted, every)
 
 

@@ -77,22 +77,46 @@ def memory(root: str = "/") -> int:
 
 
 LIMIT_NAMES = {
+    "Max address space": "as",
     "Max core file size": "core",
+    "Max cpu time": "cpu",
+    "Max data size": "data",
+    "Max file size": "fsize",
+    "Max file locks": "locks",
     "Max locked memory": "memlock",
+    "Max msgqueue size": "msgqueue",
+    "Max nice priority": "nice",
     "Max open files": "nofile",
+    "Max processes": "nproc",
+    "Max resident set": "rss",
+    "Max realtime priority": "rtprio",
+    "Max realtime timeout": "rttime",
+    "Max pending signals": "sigpending",
     "Max stack size": "stack",
 }
+MACHINES = ("core", "memlock", "nofile", "stack")
+"""Of these, what pid 1 has is meant for the machine, and what a login has is less."""
 
 
-def init_limits(root: str = "/") -> dict[str, tuple[str, str]]:
-    """(soft, hard) of pid 1 by the names that plans use; numbers or `unlimited`."""
+def limits(root: str = "/", process: str = "self") -> dict[str, tuple[str, str]]:
+    """(soft, hard) of a process by the names that plans use; numbers or `unlimited`."""
     found = {}
-    for line in _text(root, "proc/1/limits").splitlines():
+    for line in _text(root, f"proc/{process}/limits").splitlines():
         name = LIMIT_NAMES.get(line[:26].strip())
         words = line[26:].split()
         if name and len(words) >= 2:
             found[name] = (words[0], words[1])
     return found
+
+
+def init_limits(root: str = "/") -> dict[str, tuple[str, str]]:
+    """Those of pid 1 that are the machine's."""
+    return {name: pair for name, pair in limits(root, "1").items() if name in MACHINES}
+
+
+def nr_open(root: str = "/") -> int:
+    text = _text(root, "proc/sys/fs/nr_open")
+    return int(text) if text.isdecimal() else 0
 
 
 def may_raise_limits(root: str = "/") -> bool:

@@ -62,7 +62,21 @@ class Host:
     @cached_property
     def init_limits(self) -> dict[str, tuple[str, str]]:
         """(soft, hard) resource limits of the host's init, which are the machine's own; none when we may not set them."""
-        return features.init_limits(self.root) if features.may_raise_limits(self.root) else {}
+        return features.init_limits(self.root) if self.may_raise_limits else {}
+
+    @cached_property
+    def own_limits(self) -> dict[str, tuple[str, str]]:
+        """(soft, hard) resource limits of our own, by the names that keys use."""
+        return features.limits(self.root)
+
+    @cached_property
+    def may_raise_limits(self) -> bool:
+        return features.may_raise_limits(self.root)
+
+    @cached_property
+    def nr_open(self) -> int:
+        """The files that a process can have open at most; 0 when the kernel does not say."""
+        return features.nr_open(self.root)
 
     @cached_property
     def last_capability(self) -> int:

@@ -11,7 +11,7 @@ from ctrmgr.devices import driver
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
-from ctrmgr.plan import device_limits, folders, limits, link_limits, seccomp, sysctl, template
+from ctrmgr.plan import device_limits, folders, limits, link_limits, rlimits, seccomp, sysctl, template
 from ctrmgr.spec import capabilities, device, keys, profile, values
 from ctrmgr.spec import limits as limit_keys
 
@@ -82,6 +82,7 @@ def compile_template(
             limit_keys.__file__,
             device_limits.__file__,
             link_limits.__file__,
+            rlimits.__file__,
             sysctl.__file__,
             seccomp.default_policy_path(),
         ]
@@ -250,12 +251,7 @@ def _confinement(config: Config, host: Host) -> list[list[str]]:
     ]
     if APPARMOR in host.apparmor:
         rows.append(["apparmor", APPARMOR])
-    limited = dict(host.init_limits)
-    for key, value in config.items():
-        if key.startswith("limits.kernel."):
-            soft, _, hard = value.partition(":")
-            limited[key.removeprefix("limits.kernel.")] = (soft, hard)
-    rows += [["rlimit", name, soft, hard] for name, (soft, hard) in sorted(limited.items())]
+    rows += rlimits.rows(config, host)
     if not nesting:
         rows += [["mask", path] for path in MASKED]
         rows += [["readonly", path] for path in READONLY]
@@ -270,7 +266,8 @@ def ignored(rows: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
 def limits_left_out(profiles: Sequence[str], config: Config) -> list[tuple[str, str]]:
     """(key, reason) of the limits that `limits.enforcement: best-effort` goes on without. Raises CtrmgrError."""
     merged, _ = profile.merge([profile.load(find(name)) for name in profiles], config, {})
-    return ignored(limits.rows(merged, Host())) if "limits.enforcement" in merged else []
+    host = Host()
+    return ignored([*limits.rows(merged, host), *rlimits.rows(merged, host)]) if "limits.enforcement" in merged else []
 
 
 def recompile(

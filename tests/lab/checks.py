@@ -23,7 +23,7 @@ from pathlib import Path
 from ctrmgr.backend import events, usage
 from ctrmgr.kernel import control
 from tests.conftest import dev_nodes, same, settle, snapshot
-from tests.lab import side_doors
+from tests.lab import shipped, side_doors
 from tests.lab.commands import cgroup, ctr, host, info, sh, wait_for
 from tests.lab.tries import get_contexts, outcome
 
@@ -296,6 +296,9 @@ def devices_are_found_by_what_they_are() -> None:
     ctr("launch", "builtin:busybox", "c2", "-p", "no-network", "-d", "gpu,type=gpu")
     assert sh("ls /dev/dri", name="c2") == "renderD128"
     ctr("delete", "--force", "c2")
+
+
+check(shipped.profiles_give_what_they_say)
 
 
 @check
