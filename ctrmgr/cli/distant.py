@@ -42,7 +42,7 @@ class Servers:
         return self.open[name]
 
 
-def one(args: Args, word: str) -> tuple[Server, str]:
+def one(word: str) -> tuple[Server, str]:
     """The server and the instance that a word means. Raises SpecError, NotFoundError."""
     found = registry.split(word)
     if not found or not found[1]:
@@ -194,7 +194,7 @@ def run_delete(args: Args) -> int:
 
 def run_rename(args: Args) -> None:
     old, new = args.positional
-    server, name = one(args, old)
+    server, name = one(old)
     there = registry.split(new)
     if there and there[0] != registry.split(old)[0]:  # type: ignore[index]
         raise SpecError(f"`{new}` is on another machine", hint="rename stays where it is")
@@ -247,14 +247,14 @@ def run_list(args: Args) -> int:
 def run_info(args: Args) -> None:
     from ctrmgr.cli.table import print_object
 
-    server, name = one(args, args.positional[0])
+    server, name = one(args.positional[0])
     print_object(instances.info(server, name), args.one("format", "table"))
 
 
 def run_logs(args: Args) -> None:
     import time
 
-    server, name = one(args, args.positional[0])
+    server, name = one(args.positional[0])
     seen = instances.console(server, name)
     _out(seen)
     while args.flag("follow"):
@@ -301,7 +301,7 @@ def _enter(args: Args, command: list[str], *, shell: bool) -> int:
     if args.flag("dry-run"):
         print(" ".join(["exec", word, *command]))
         return 0
-    server, name = one(args, word)
+    server, name = one(word)
     tty = args.flag("tty") or (not args.flag("no-tty") and os.isatty(0) and os.isatty(1))
     wanted, group = args.one("user"), args.one("group")
     with server:

@@ -247,14 +247,14 @@ def _yaml(profiles: object, config: object, own: object) -> str:
 
 
 def config_show(args: Args) -> None:
-    server, name = distant.one(args, args.positional[0])
+    server, name = distant.one(args.positional[0])
     found = instances.get(server, name)
     config = {key: value for key, value in found["config"].items() if not key.startswith(("volatile.", "image."))}
     print(_yaml(found["profiles"], config, found["devices"]), end="")
 
 
 def config_get(args: Args) -> None:
-    server, name = distant.one(args, args.positional[0])
+    server, name = distant.one(args.positional[0])
     print(instances.get(server, name)["expanded_config"].get(args.positional[1], ""))
 
 
@@ -264,7 +264,7 @@ def config_set(args: Args) -> None:
         given = ["=".join(given)]
     if not given:
         raise SpecError("`ctrmgr config set`: KEY=VALUE is missing")
-    server, name = distant.one(args, word)
+    server, name = distant.one(word)
     made = translated(server, pairs(given, "KEY=VALUE"), {})
     made.refuse(server.name)
     if args.flag("dry-run"):
@@ -276,7 +276,7 @@ def config_set(args: Args) -> None:
 
 def config_unset(args: Args) -> None:
     word, *names = args.positional
-    server, name = distant.one(args, word)
+    server, name = distant.one(word)
 
     def change(_: object, data: dict[str, dict[str, str]]) -> None:
         for key in names:
@@ -304,7 +304,7 @@ def run_attach(args: Args) -> None:
         device = device.partition("/")[2].replace("=", "-")
     if args.flag("volatile"):
         raise SpecError("`--volatile`: a server keeps what it attaches", hint="detach it again")
-    server, name = distant.one(args, word)
+    server, name = distant.one(word)
     if args.flag("dry-run"):
         instances.get(server, name)
         devices.check(device, keys)
@@ -321,7 +321,7 @@ def run_detach(args: Args) -> None:
     if args.flag("volatile") or args.one("holders", "report") != "report":
         option = "--volatile" if args.flag("volatile") else "--holders"
         raise SpecError(f"`{option}`: a server does not tell who has a device open", hint="leave it out")
-    server, name = distant.one(args, word)
+    server, name = distant.one(word)
     if args.flag("dry-run"):
         print(f"detach {device} from {word}")
         return

@@ -25,6 +25,7 @@ VERBS = {
     "device": "devices",
     "doctor": "doctor",
     "exec": "exec",
+    "file": "file",
     "freeze": "power",
     "help": "help",
     "image": "image",
