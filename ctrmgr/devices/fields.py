@@ -141,3 +141,8 @@ OWNERSHIP = {
     "lease": LEASE,
 }
 """What every device has that becomes nodes."""
+PLUGGED = {
+    **OWNERSHIP,
+    "required": Field(flag, "whether a start or an attach fails when none is plugged in", default="false"),
+}
+"""What those have that come and go."""

@@ -36,6 +36,8 @@ def rows(name: str, values: Mapping[str, str], root: str = "/") -> list[Row]:
     HostError and UnsupportedError for what this machine has not; of these only a device that is not required is spared."""
     module = driver.load(values["type"])
     own = {key: value for key, value in values.items() if key != "type"}
+    if "required" in module.FIELDS:
+        own.setdefault("required", module.FIELDS["required"].default)
     try:
         resolve = getattr(module, "resolve", None)
         if resolve is not None:

@@ -20,7 +20,7 @@ FIELDS = {
     "productid": Field(fields.hexa, "its product"),
     "serial": Field(fields.word, "its serial number; ours"),
     "subsystem": Field(fields.word, "the kernel's class: tty, block, hidraw, video4linux, …"),
-    **fields.OWNERSHIP,
+    **fields.PLUGGED,
 }
 
 
@@ -40,7 +40,7 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
         for child in each.children
         if wanted.get("subsystem", child.subsystem) == child.subsystem and child.node.present
     ]
-    if not found and values.get("required") != "false":
+    if not found and values.get("required") == "true":
         raise choose.missing("unix-hotplug", wanted, sticks)
     return Resolved(
         ContainerEdits(device_nodes=[DeviceNode(node.path, type=node.kind[0]) for _, node in found]),

@@ -21,7 +21,7 @@ FIELDS = {
     "serial": Field(fields.word, "its serial number"),
     "busnum": Field(fields.number, "its bus, as `lsusb` has it; changes when it is plugged in again"),
     "devnum": Field(fields.number, "its number on the bus; changes when it is plugged in again"),
-    **fields.OWNERSHIP,
+    **fields.PLUGGED,
 }
 
 
@@ -34,19 +34,26 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
     usual = [each for each in every if not each.hub]
     among = every if {"id", "productid", "devnum"} & set(wanted) else usual
     found = [(each, each.node) for each in choose.fitting(among, wanted, FITS) if each.node and each.node.present]
-    if not found and (values.get("required") != "false" or "id" in wanted):
+    rule = _rule(wanted, found[0][0] if found else None)
+    if not found and (values.get("required") == "true" or not rule):
         raise choose.missing("usb", wanted, usual)
     return Resolved(
         ContainerEdits(device_nodes=[DeviceNode(node.path, type="c") for _, node in found]),
         identity=choose.identity(root, *plugged(every)),
         lease=[id for each, node in found for id in (f"usb:{each.id}", f"node:{node.path}")],
-        rule=_rule(wanted, found[0][0] if found else None),
+        rule=rule,
     )
 
 
 def _rule(wanted: Mapping[str, str], first: UsbDevice | None) -> list[str]:
+    """What is true of all that fit, whether they are there or not; nothing when only their socket of today would say it."""
     keys = {key: value for key, value in wanted.items() if key != "id"}
-    if "id" in wanted and first:
+    if "id" in wanted and not first:
+        vendor, product, serial = (*wanted["id"].split(":", 2), "", "")[:3]
+        if not serial or "@" in serial or len(vendor) != 4 or len(product) != 4:
+            return []
+        keys.update(vendorid=vendor, productid=product, serial=serial)
+    elif first and "id" in wanted:
         keys.update(vendorid=first.vendorid, productid=first.productid)
         if "@" in wanted["id"] or not first.serial:
             keys["socket"] = first.name

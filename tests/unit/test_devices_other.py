@@ -102,8 +102,9 @@ def test_an_adapter_that_is_renumbered(machine: Machine) -> None:
         ("mlx5", "infiniband", {}, SpecError, ("5 infiniband", "mlx5_10")),
         ("mlx5", "infiniband", {"parent": "mlx5"}, NotFoundError, ("mlx5_0",)),
         ("mlx5", "infiniband", {"access": "most"}, SpecError, ("verbs, full",)),
-        ("usb", "usb", {"serial": "AH06W0E"}, NotFoundError, ("AH06W0EQ",)),
+        ("usb", "usb", {"serial": "AH06W0E", "required": "true"}, NotFoundError, ("AH06W0EQ",)),
         ("usb", "usb", {"vendorid": "12345"}, SpecError, ("four hexadecimal",)),
+        ("usb", "unix-hotplug", {"vendorid": "0bad", "required": "true"}, NotFoundError, ("0bad", "1a86")),
         ("usb", "unix-hotplug", {}, SpecError, ("vendorid", "subsystem")),
         ("nothing", "accel", {}, NotFoundError, ("device list accel",)),
         ("nothing", "usb", {"lease": "shared:0"}, SpecError, ("shared:N",)),
@@ -206,7 +207,9 @@ def test_a_disk_that_is_not_there_is_for_the_start_to_say(machine: Machine) -> N
         ("usb", {"vendorid": "1a86"}, ["usb", "vendorid=1a86"]),
         ("usb", {"id": "1a86:7523@pci-0000:00:14.0-usb-0:4"}, ["usb", "vendorid=1a86", "productid=7523", "socket=1-4"]),
         ("unix-hotplug", {"vendorid": "1a86", "subsystem": "tty"}, ["unix-hotplug", "subsystem=tty", "vendorid=1a86"]),
-        ("usb", {"serial": "none", "required": "false", "gid": "dialout"}, ["usb", "serial=none"]),
+        ("usb", {"serial": "none", "gid": "dialout"}, ["usb", "serial=none"]),
+        ("usb", {"id": "0403:6001:none"}, ["usb", "vendorid=0403", "productid=6001", "serial=none"]),
+        ("unix-hotplug", {"vendorid": "0bad"}, ["unix-hotplug", "vendorid=0bad"]),
     ],
 )
 def test_what_comes_later(machine: Machine, kind: str, keys: dict[str, str], words: list[str]) -> None:
@@ -214,6 +217,12 @@ def test_what_comes_later(machine: Machine, kind: str, keys: dict[str, str], wor
     (rule,) = (row for row in planned(machine("usb"), kind, **keys) if row[0] == "hotplug")
     assert (rule[6], sorted(rule[7:])) == (words[0], sorted(words[1:]))
     assert rule[3:6] == [keys.get("gid", "0"), "0660", "rwm"]
+
+
+@pytest.mark.parametrize("id", ["1-9", "0403:6001@pci-0000:00:14.0-usb-0:9", "0403:6001"])
+def test_a_socket_that_is_not_there_says_nothing_of_what_comes(machine: Machine, id: str) -> None:
+    """It is looked for at the next start, and an attach fails."""
+    assert [row[0] for row in planned(machine("usb"), "usb", id=id)] == ["identity"]
 
 
 def test_only_disks_have_something_to_note_down(machine: Machine) -> None:
