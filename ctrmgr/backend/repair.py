@@ -66,6 +66,10 @@ def instance(name: str) -> bool:
     path, run = record.home(name), record.run_home(name)
     if os.path.exists(f"{path}/rename"):
         finish_rename(path)
+    if os.path.exists(f"{path}/restore"):
+        from ctrmgr.backend import snapshots
+
+        snapshots.finish(path)
     running = record.is_running(name)
     if os.path.exists(f"{path}/config.new") or os.path.exists(f"{path}/plan.new"):
         _change(path, run, running)

@@ -342,17 +342,17 @@ RUN: dict[str, Callable[[Args], int | None]] = {
 }
 
 
+MODULES = {"profile": "distant_profile", "snapshot": "distant_snapshot"}
+"""First word → module of this package with more of these."""
+
+
 def run(command: Command, args: Args) -> int | None:
     """Carry a verb out whose words name a remote. Raises UnsupportedError for one that stays on this machine."""
     function = RUN.get(command.name)
     if function is None:
-        from ctrmgr.cli import distant_config
-
-        function = distant_config.RUN.get(command.name)
-    if function is None and command.name.startswith("profile "):
-        from ctrmgr.cli import distant_profile
-
-        function = distant_profile.RUN.get(command.name)
+        module = MODULES.get(command.name.partition(" ")[0], "distant_config")
+        more = __import__(f"ctrmgr.cli.{module}", fromlist=("RUN",)).RUN
+        function = more.get(command.name)
     if function is None:
         raise UnsupportedError(f"`ctrmgr {command.name}` is done on this machine only")
     return function(args)

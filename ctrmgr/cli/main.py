@@ -42,6 +42,7 @@ VERBS = {
     "restart": "power",
     "resume-device": "device",
     "shell": "exec",
+    "snapshot": "snapshot",
     "start": "power",
     "stop": "power",
     "suspend-device": "device",
