@@ -12,14 +12,7 @@ if TYPE_CHECKING:
     from ctrmgr.backend.inventory import Device
 
 DRAWN = ("gpu", "accel", "infiniband", "unix-block", "usb")
-MEANING = {
-    "SAME": "one device",
-    "PIX": "one PCIe switch between them",
-    "PXB": "several PCIe switches between them",
-    "PHB": "through the CPU's host bridge",
-    "NODE": "through the CPUs of one NUMA node",
-    "SYS": "between NUMA nodes",
-}
+MEANING = pci.MEANING
 
 
 class Switch:

@@ -75,6 +75,7 @@ DRIVERS = {
     "cdi": "cdi",
     "disk": "disk",
     "gpu": "gpu",
+    "gpudirect": "gpudirect",
     "infiniband": "infiniband",
     "nic": "nic",
     "none": "none",

@@ -15,6 +15,15 @@ RELATIONS = ("SAME", "PIX", "PXB", "PHB", "NODE", "SYS")
 """How near two functions are, nearest first, in the words of `nvidia-smi topo`: the same device; at most one PCIe bridge
 between them; several bridges; the same host bridge; the same NUMA node; none of these."""
 
+MEANING = {
+    "SAME": "one device",
+    "PIX": "one PCIe switch between them",
+    "PXB": "several PCIe switches between them",
+    "PHB": "through the CPU's host bridge",
+    "NODE": "through the CPUs of one NUMA node",
+    "SYS": "between NUMA nodes",
+}
+
 IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids", "/usr/share/pci.ids")
 
 

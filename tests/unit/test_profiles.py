@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctrmgr.backend import functions
-from ctrmgr.errors import CtrmgrError, NotFoundError, UnsupportedError
+from ctrmgr.errors import CtrmgrError, HostError, NotFoundError, UnsupportedError
 from ctrmgr.host import libraries
 from ctrmgr.host.machine import Host
 from ctrmgr.images.store import Image
@@ -124,6 +124,19 @@ def test_mpi_goes_on_without_rdma(machine: Machine) -> None:
     assert limits["nofile"] == ["65536", "65536"]
 
 
+def test_gpudirect_is_one_pair(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = nvidia(machine, monkeypatch, "nvidia", "mlx5")
+    with pytest.raises(HostError, match="nvidia_peermem"):
+        compiled("gpudirect", root)
+    loaded = Path(root, "sys/module/nvidia_peermem/initstate")
+    loaded.parent.mkdir(parents=True)
+    loaded.write_text("live\n")
+    found = compiled("gpudirect", root)
+    assert {"/dev/nvidia0", "/dev/nvidia-uvm", "/dev/infiniband/uverbs0"} <= set(nodes(found))
+    assert not {"/dev/nvidia1", "/dev/infiniband/uverbs1"} & set(nodes(found))
+    assert ["rlimit", "memlock", "unlimited", "unlimited"] in found
+
+
 def test_scratch_is_the_partition_of_that_name(machine: Machine) -> None:
     root = machine("disks")
     link = Path(root, "dev/disk/by-partlabel/scratch")
@@ -156,7 +169,9 @@ def test_a_desktop_starts_anywhere(machine: Machine) -> None:
     assert any(row[0] == "hotplug" and "subsystem=sound" in row for row in rows)
 
 
-@pytest.mark.parametrize("name", ["gpu-render", "gpu-cuda", "gpu-rocm", "gpu-intel", "infiniband", "accel-qaic"])
+@pytest.mark.parametrize(
+    "name", ["gpu-render", "gpu-cuda", "gpu-rocm", "gpu-intel", "infiniband", "gpudirect", "accel-qaic"]
+)
 def test_without_the_hardware_it_is_refused(machine: Machine, name: str) -> None:
     with pytest.raises(CtrmgrError) as refused:
         compiled(name, machine("nothing"))
