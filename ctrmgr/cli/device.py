@@ -35,6 +35,12 @@ def run_attach(args: Args) -> None:
         record.Record(name)
         print("\n".join("\t".join(row) for row in devices.check(device, keys)[1]))
         return
+    if args.flag("wait"):
+        from ctrmgr.backend import waiting
+
+        seconds = waiting.seconds(args.one("wait"))
+        waiting.attach(name, device, keys, seconds, volatile=args.flag("volatile"))
+        return
     live = devices.attach(name, device, keys, volatile=args.flag("volatile"))
     if not live:
         talk(args, f"`{name}` is stopped: `{device}` comes with its next start")
@@ -131,7 +137,10 @@ COMMANDS = (
                 repeat=True,
             ),
         ),
-        options=(VOLATILE,),
+        options=(
+            VOLATILE,
+            Option("wait", "until it opens inside; undone when it does not (30 s)", metavar="SECONDS", bare="30"),
+        ),
     ),
     Command(
         "detach-device",

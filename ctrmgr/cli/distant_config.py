@@ -304,6 +304,8 @@ def run_attach(args: Args) -> None:
         device = device.partition("/")[2].replace("=", "-")
     if args.flag("volatile"):
         raise SpecError("`--volatile`: a server keeps what it attaches", hint="detach it again")
+    if args.flag("wait"):
+        raise SpecError("`--wait`: a server is believed only when the device is there", hint="it is waited for anyway")
     server, name = distant.one(word)
     if args.flag("dry-run"):
         instances.get(server, name)
