@@ -146,6 +146,7 @@ def attach_rows(
         opened: list[tuple[list[str], int]] = []
         asks = any(row[0] == "request" for row in rows)
         given = _given(name, rows, running, volatile) if asks else None
+        added: record.Added | None = None
         try:
             rows = _beside(name, device, [*rows, *(given.rows if given else ())], plan, running)
             if given or not asks:
@@ -153,8 +154,7 @@ def attach_rows(
             if running:
                 _hold(name, device, rows)
             if not volatile:
-                own.devices[device] = canonical
-                record.stage(own, [*plan, *rows])
+                added = record.Added(own, device, canonical, rows)
                 crash("attach-recorded")
             if running:
                 if any(row[0] == "device-limit" for row in rows):
@@ -169,7 +169,8 @@ def attach_rows(
                     _do_hooks(name, device, rows)
                     crash("attach-hooked")
         except BaseException:
-            record.drop(own.path)
+            if added:
+                added.drop()
             leases.release(name, device)
             if given:
                 _take_back(given)
@@ -177,7 +178,8 @@ def attach_rows(
         finally:
             for _, fd in opened:
                 os.close(fd)
-        record.finish(own.path)
+        if added:
+            added.finish()
     return running
 
 
