@@ -149,15 +149,15 @@ class Instance:
 
     def suspend(self, device: str, *, holders: str = "report") -> Detached:
         """Take a device away for now; the result names the processes that still have it open or mapped."""
-        from ctrmgr.backend import devices
+        from ctrmgr.backend import suspend
 
-        return devices.suspend(self.name, device, holders=holders)
+        return suspend.suspend(self.name, device, holders=holders)
 
     def resume(self, device: str) -> None:
         """Give a suspended device back."""
-        from ctrmgr.backend import devices
+        from ctrmgr.backend import suspend
 
-        devices.resume(self.name, device)
+        suspend.resume(self.name, device)
 
     def exec(
         self,

@@ -358,7 +358,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
                 crash("detach-recorded")
             if attached:
                 made = _hooks(name, device, there)
-                result = _ask_take(name, device, holders, control.DETACH)
+                result = ask_take(name, device, holders, control.DETACH)
                 _lift(name, [row for row in plan if row[1] == device])
                 leases.release(name, device)
                 crash("detach-done")
@@ -420,34 +420,8 @@ def _brings(plan: list[list[str]], device: str, place: str) -> bool:
     )
 
 
-def suspend(name: str, device: str, *, holders: str = "report") -> Detached:
-    """Take a device's nodes away for now: `resume` gives them back, and so does a start.
-
-    `holders` is as for `detach`. Raises NotFoundError when it is not attached, ConflictError when it is suspended or refused.
-    """
-    if holders not in control.HOLDERS:
-        raise SpecError(f"`{holders}` is not one of {', '.join(control.HOLDERS)}")
-    with record.lock(name):
-        _attached(name, device)
-        return _ask_take(name, device, holders, control.SUSPEND)
-
-
-def resume(name: str, device: str) -> None:
-    """Give a suspended device back. Raises NotFoundError when it is not attached, ConflictError when it is not suspended."""
-    with record.lock(name):
-        _attached(name, device)
-        reply = control.ask(record.run_home(name), control.RESUME, name=device)
-    if reply.error:
-        raise control.failure(device, reply.step, reply.detail, reply.error)
-
-
-def _attached(name: str, device: str) -> None:
-    run = record.running(name)
-    if not any(found.name == device for found in control.ask(run, control.DEVICES).devices()):
-        raise NotFoundError(f"`{name}` has no device `{device}`", hint=f"`ctrmgr info {name}` lists them")
-
-
-def _ask_take(name: str, device: str, holders: str, op: int) -> Detached:
+def ask_take(name: str, device: str, holders: str, op: int) -> Detached:
+    """Have the monitor detach or suspend a device. Raises ConflictError, HostError, HelperError."""
     reply = control.ask(record.run_home(name), op, name=device, arg=control.HOLDERS.index(holders))
     if reply.error == errno.EBUSY and holders == "refuse":
         found = ", ".join(f"{holder.comm} (pid {holder.inner_pid})" for holder in reply.holders())

@@ -7,6 +7,7 @@ import os
 import stat
 from functools import partial
 
+from ctrmgr import state
 from ctrmgr.backend import checkup, record, repair
 from ctrmgr.backend.checkup import NOTE, OK, WRONG, Finding
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError

@@ -88,7 +88,7 @@ def _attach(path: str, run: str, running: bool) -> None:
     """An attach whose writer died: finish it if the monitor has the device, or if nothing but the last word was missing."""
     name, config, plan = os.path.basename(path), f"{path}/config", f"{path}/plan"
     try:
-        device = state.tail(config if state.has_tail(config) else plan)[0][1]
+        device = state.tail(config)[0][1]  # without one the plan is damaged: `config` is written first, and counts last
         counts = any(row[0] in parts.WORDS and row[1] == device for row in record.read_plan(path))
         if not counts and running and state.has_tail(plan):
             have = {each.name for each in control.ask(run, control.DEVICES).devices()}
@@ -96,7 +96,7 @@ def _attach(path: str, run: str, running: bool) -> None:
             counts = device in have and _hooks(path, old, [*old, *state.tail(plan)])
     except HostError:
         raise
-    except (CtrmgrError, IndexError):  # a power cut: what was being added is lost, and so may be half of it
+    except (CtrmgrError, IndexError):  # a power cut: what `config` has is right
         state.end_tail(config, counts=False)
         state.end_tail(plan, counts=False)
         from ctrmgr.backend import start

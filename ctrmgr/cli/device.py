@@ -71,24 +71,24 @@ def run_detach(args: Args) -> None:
 
 
 def run_suspend(args: Args) -> None:
-    from ctrmgr.backend import devices
+    from ctrmgr.backend import suspend
 
     name, device = named(args)
     if args.flag("dry-run"):
         print(f"suspend {device} of {name}")
         return
     policy = args.one("holders", "report")
-    say_holders(args, name, policy, devices.suspend(name, device, holders=policy))
+    say_holders(args, name, policy, suspend.suspend(name, device, holders=policy))
 
 
 def run_resume(args: Args) -> None:
-    from ctrmgr.backend import devices
+    from ctrmgr.backend import suspend
 
     name, device = named(args)
     if args.flag("dry-run"):
         print(f"resume {device} of {name}")
         return
-    devices.resume(name, device)
+    suspend.resume(name, device)
 
 
 def say_holders(args: Args, name: str, policy: str, result: devices.Detached) -> None:

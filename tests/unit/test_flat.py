@@ -33,7 +33,9 @@ def test_what_is_added_is_read(tmp_path_factory: pytest.TempPathFactory, rows, m
 
 
 @given(rows=ROWS, more=ROWS, cut=st.integers(0, 10**6), power=st.booleans(), counts=st.booleans())
-def test_killed_or_cut_off_at_any_byte(tmp_path_factory: pytest.TempPathFactory, rows, more, cut, power, counts) -> None:  # type: ignore[no-untyped-def]
+def test_killed_or_cut_off_at_any_byte(
+    tmp_path_factory: pytest.TempPathFactory, rows, more, cut, power, counts
+) -> None:  # type: ignore[no-untyped-def]
     """A dead writer leaves a part of what it adds; a power cut leaves zeros where the disk did not get it."""
     path = tmp_path_factory.mktemp("flat") / "f"
     state.write_flat(str(path), rows)
@@ -70,7 +72,11 @@ def test_damage_before_the_end_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "f"
     state.write_flat(str(path), [["a", "b"]])
     state.Addition(str(path), [["c", "z"]]).count()
-    for old, new, said in ((b"b", b"\0", "holds a NUL"), (b"z", b"\xff", "line 3 is not UTF-8"), (b"z", b"\\x", "escape")):
+    for old, new, said in (
+        (b"b", b"\0", "holds a NUL"),
+        (b"z", b"\xff", "line 3 is not UTF-8"),
+        (b"z", b"\\x", "escape"),
+    ):
         path.write_bytes(b"a\tb\nend\nc\tz\nend\n".replace(old, new))
         with pytest.raises(CtrmgrError, match=said):
             state.read_flat(str(path))
