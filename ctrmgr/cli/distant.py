@@ -342,7 +342,13 @@ RUN: dict[str, Callable[[Args], int | None]] = {
 }
 
 
-MODULES = {"config device": "distant_config_device", "profile": "distant_profile", "snapshot": "distant_snapshot"}
+MODULES = {
+    "config device": "distant_config_device",
+    "copy": "distant_copy",
+    "move": "distant_copy",
+    "profile": "distant_profile",
+    "snapshot": "distant_snapshot",
+}
 """First words → module of this package with more of these."""
 
 
