@@ -42,11 +42,12 @@ enum ctl_holders { CTL_REPORT = 0, CTL_REFUSE = 1, CTL_FREEZE_HOLDERS = 2, CTL_K
 enum ctl_device_type {
 	CTL_CHAR = 1,
 	CTL_BLOCK = 2,
-	CTL_BIND = 3,  /* path: anywhere inside, access: READ, with WRITE and EXEC where allowed */
-	CTL_ENV = 4,   /* text: KEY=VALUE */
-	CTL_HOOK = 5,  /* text: words, which the monitor keeps for whoever detaches */
-	CTL_SHARE = 6, /* path: of a part of another device's, which becomes this one's when that is detached */
-	CTL_RULE = 7,  /* text: words, of which nodes of the host's come and go; owner, mode, access: theirs */
+	CTL_BIND = 3,        /* path: anywhere inside, access: READ, with WRITE and EXEC where allowed */
+	CTL_ENV = 4,         /* text: KEY=VALUE */
+	CTL_HOOK = 5,        /* text: words, which the monitor keeps for whoever detaches */
+	CTL_SHARE = 6,       /* path: of a part of another device's, which becomes this one's when that is detached */
+	CTL_RULE = 7,        /* text: words, of which nodes of the host's come and go; owner, mode, access: theirs */
+	CTL_FILESYSTEM = 10, /* as CTL_BIND; text: type, options, name; fd: block device, if it is on one */
 };
 enum ctl_access {
 	CTL_MKNOD = 1, /* the first three are the kernel's BPF_DEVCG_ACC_* */
@@ -54,6 +55,8 @@ enum ctl_access {
 	CTL_WRITE = 4,
 	CTL_EXEC = 8,
 	CTL_SUSPENDED = 16, /* reply of CTL_DEVICES: taken for now */
+	CTL_SHIFT = 32,     /* of a mount: the ids in it are the instance's own */
+	CTL_RECURSIVE = 64, /* of a bind: with what is mounted below */
 };
 
 struct ctl_device {

@@ -3,19 +3,27 @@
  * Attaching, detaching and suspending while the instance runs: all parts of a device at once. */
 #include "monitor.h"
 
-#include <sched.h>
 #include <signal.h>
 
-/* What a client sends of a mount is a file that it has open in the host's mount namespace; of it we need a mount. */
-static int clone_source(struct monitor *m, const struct ctl_device *d, int source, struct failure *f)
+/* Type, options and name; what is left out is "". */
+static bool text_words(const char *text, size_t size, const char **words, size_t count)
 {
-	struct priv_clone request = {.writable = d->access & CTL_WRITE, .executable = d->access & CTL_EXEC};
-	OWNED int own = openat(m->proc, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
-	int mount = -1;
+	if (!size || text[size - 1])
+		return false;
+	for (size_t i = 0, at = 0; i < count && at < size; i++, at += strlen(text + at) + 1)
+		words[i] = text + at;
+	return true;
+}
 
-	if (own < 0)
-		return fail(f, "copy the mount", "our own namespace");
-	return PRIV_CALL(PRIV_CLONE, &request, &mount, f, source, m->host_mounts, own) ? -1 : mount;
+static int filesystem_of(struct monitor *m, const struct ctl_device *d, int source, const char *text, size_t size,
+			 struct failure *f)
+{
+	const char *words[3] = {"", "", ""};
+
+	errno = EINVAL;
+	if (!text_words(text, size, words, ARRAY_SIZE(words)))
+		return fail(f, "read the request", "not a file system");
+	return mount_filesystem(m, words, d->access, source, f);
 }
 
 int device_part(struct monitor *m, const struct ctl_device *wanted, int client, int source, const char *text,
@@ -23,9 +31,10 @@ int device_part(struct monitor *m, const struct ctl_device *wanted, int client, 
 {
 	OWNED int mount = -1;
 
-	if (wanted->type != CTL_BIND)
+	if (wanted->type != CTL_BIND && wanted->type != CTL_FILESYSTEM)
 		return part_prepare(m, wanted, client, source, text, size, f);
-	mount = clone_source(m, wanted, source, f);
+	mount = wanted->type == CTL_BIND ? mount_clone(m, wanted->access, source, f)
+					 : filesystem_of(m, wanted, source, text, size, f);
 	return mount < 0 ? -1 : part_prepare(m, wanted, client, mount, text, size, f);
 }
 

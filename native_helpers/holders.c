@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
- * Who still has a device: open descriptors by device number, mappings by the node's own inode. What neither shows -
+ * Who still has a device: open descriptors by device number, mappings by the node's own inode; of a file system,
+ * whatever is in it, and working directories. What neither shows -
  * descriptors in flight over a socket, registered with io_uring - is not claimed to be found. */
 #include "monitor.h"
 
@@ -10,9 +11,9 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-/* A node of the device. */
+/* A node of the device, or a file system of its own. */
 struct wanted {
-	const struct ctl_device *device;
+	const struct part *part;
 	struct stat inode;
 };
 
@@ -32,11 +33,15 @@ static bool is_wanted(const struct search *s, int dir, const char *name)
 	if (statx(dir, name, AT_STATX_DONT_SYNC, STATX_TYPE, &x))
 		return false;
 	for (size_t i = 0; i < s->wanteds; i++) {
-		const struct ctl_device *d = s->wanted[i].device;
+		const struct ctl_device *d = &s->wanted[i].part->device;
 
-		if ((x.stx_mode & S_IFMT) == (d->type == CTL_BLOCK ? S_IFBLK : S_IFCHR) &&
-		    x.stx_rdev_major == d->major && x.stx_rdev_minor == d->minor)
+		if (!part_is_node(s->wanted[i].part)) {
+			if (makedev(x.stx_dev_major, x.stx_dev_minor) == s->wanted[i].inode.st_dev)
+				return true;
+		} else if ((x.stx_mode & S_IFMT) == (d->type == CTL_BLOCK ? S_IFBLK : S_IFCHR) &&
+			   x.stx_rdev_major == d->major && x.stx_rdev_minor == d->minor) {
 			return true;
+		}
 	}
 	return false;
 }
@@ -51,7 +56,7 @@ static int count_fds(const struct search *s, int process)
 		count += entry->d_name[0] != '.' && is_wanted(s, fd, entry->d_name);
 	if (list)
 		closedir(list);
-	return count;
+	return count + is_wanted(s, process, "cwd") + is_wanted(s, process, "root");
 }
 
 static int count_maps(const struct search *s, int process)
@@ -66,7 +71,7 @@ static int count_maps(const struct search *s, int process)
 	while (file && fgets(line, sizeof(line), file)) {
 		if (whole && sscanf(line, "%*x-%*x %*s %*x %x:%x %llu", &major, &minor, &number) == 3)
 			for (size_t i = 0; i < s->wanteds; i++)
-				count += number == s->wanted[i].inode.st_ino &&
+				count += (number == s->wanted[i].inode.st_ino || !part_is_node(s->wanted[i].part)) &&
 					 makedev(major, minor) == s->wanted[i].inode.st_dev;
 		whole = strchr(line, '\n') != NULL;
 	}
@@ -120,8 +125,8 @@ int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders
 	s.wanteds = 0;
 	s.count = 0;
 	for (struct part *p = NULL; (p = part_next(m, name, p));)
-		if (part_is_node(p) && !fstat(p->fd, &s.wanted[s.wanteds].inode))
-			s.wanted[s.wanteds++].device = &p->device;
+		if ((part_is_node(p) || p->device.type == CTL_FILESYSTEM) && !fstat(p->fd, &s.wanted[s.wanteds].inode))
+			s.wanted[s.wanteds++].part = p;
 	if (s.wanteds)
 		cgroups_each(m, look, &s);
 	count = s.count;

@@ -67,9 +67,13 @@ static bool request_ok(const struct ctl_device *d, const char *text, size_t size
 	switch ((enum ctl_device_type)d->type) {
 	case CTL_CHAR:
 	case CTL_BLOCK: return !strncmp(d->path, "/dev/", 5) && d->mode <= 0777 && d->access && d->access <= 7;
+	case CTL_FILESYSTEM:
+		if (!words_ok(text, size))
+			return false;
+		__attribute__((fallthrough));
 	case CTL_BIND:
 		return d->path[0] == '/' && plain_path(d->path + 1, sizeof(d->path) - 1) && d->access & CTL_READ &&
-		       !(d->access & ~(uint32_t)(CTL_READ | CTL_WRITE | CTL_EXEC));
+		       !(d->access & ~(uint32_t)(CTL_READ | CTL_WRITE | CTL_EXEC | CTL_SHIFT | CTL_RECURSIVE));
 	case CTL_SHARE: return d->path[0] == '/' && plain_path(d->path + 1, sizeof(d->path) - 1);
 	case CTL_ENV:
 		return words_ok(text, size) && plan_variable(text) && strchr(text, '=') && strlen(text) == size - 1;
@@ -114,9 +118,10 @@ static int prepare(struct monitor *m, struct part *p, int source, const char *te
 {
 	if (part_is_node(p))
 		return prepare_node(m, p, source, f);
-	if (p->device.type == CTL_BIND) {
+	if (part_is_mount(p)) {
 		p->fd = fcntl(source, F_DUPFD_CLOEXEC, 3);
-		return p->fd < 0 ? fail(f, "read the request", "a mount without its source") : 0;
+		return p->fd < 0 ? fail(f, "read the request", "a mount without its source")
+				 : mount_shift(m, p->device.access, p->fd, f);
 	}
 	if (p->device.type == CTL_SHARE)
 		return 0;
@@ -158,7 +163,7 @@ int part_prepare(struct monitor *m, const struct ctl_device *wanted, int client,
 		return fail(f, "attach", "devices of %d parts are attached already", PARTS);
 	*part = (struct part){.device = *wanted, .client = client, .fd = -1, .made = -1};
 	if (prepare(m, part, source, text, size, f)) {
-		*part = (struct part){0};
+		part_free(part);
 		return -1;
 	}
 	part->state = PART_PREPARED;
@@ -175,7 +180,7 @@ static int place(struct monitor *m, struct part *p, struct failure *f)
 		memcpy(node.aside, p->aside, sizeof(p->aside));
 		memcpy(node.path, p->device.path + 5, sizeof(p->device.path) - 5);
 		failed = PRIV_CALL(PRIV_PLACE, &node, &p->made, f, m->dev);
-	} else if (p->device.type == CTL_BIND) {
+	} else if (part_is_mount(p)) {
 		memcpy(bind.path, p->device.path + 1, sizeof(p->device.path) - 1);
 		failed = PRIV_CALL(PRIV_BIND, &bind, NULL, f, m->root, p->fd);
 	}
@@ -202,7 +207,7 @@ int part_withdraw(struct monitor *m, struct part *p, struct failure *f)
 
 	if (part_is_node(p)) {
 		failed = part_revoke(m, p, false, f);
-	} else if (p->device.type == CTL_BIND && p->placed) {
+	} else if (part_is_mount(p) && p->placed) {
 		memcpy(request.path, p->device.path + 1, sizeof(p->device.path) - 1);
 		failed = PRIV_CALL(PRIV_UNBIND, &request, NULL, f, m->root, p->fd);
 	}

@@ -183,7 +183,7 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 {
 	char *field[FIELDS], *cursor = text;
 	int count, line = 0, known;
-	bool ended = flat_counted(text);
+	bool ended = false;
 
 	plan->halt_signal = 15;
 	plan->stop_timeout = 30;
@@ -198,10 +198,12 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 				return fail(f, "read the plan", "it is not a run plan of version 1");
 			continue;
 		}
-		known = row(plan, field, (size_t)count);
+		known = ended ? 0 : row(plan, field, (size_t)count);
 		errno = EINVAL;
-		if (known < 0 && count == 1 && !strcmp(field[0], "end"))
+		if (known < 0 && count == 1 && !strcmp(field[0], "end")) {
+			ended = true;
 			continue;
+		}
 		if (known <= 0)
 			return fail(f, "read the plan", known ? "line %d: unknown key `%s`" : "line %d: wrong `%s`",
 				    line, field[0]);

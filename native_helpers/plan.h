@@ -11,6 +11,7 @@
 #define PLAN_WORDS     128
 #define PLAN_DEVICES   128
 #define PLAN_BINDS     128
+#define PLAN_DISKS     32
 #define PLAN_HOOKS     64
 #define PLAN_HOOK_ARGS 9
 #define PLAN_RULES     32
@@ -33,7 +34,14 @@ struct plan_device {
 /* A file or directory of the host's. */
 struct plan_bind {
 	char *name, *source, *target;
-	uint32_t access; /* CTL_READ, with CTL_WRITE and CTL_EXEC where allowed */
+	uint32_t access; /* CTL_READ, with CTL_WRITE, CTL_EXEC, CTL_SHIFT and CTL_RECURSIVE where said */
+	bool required;
+};
+
+/* A file system of its own, on a block device or on none. */
+struct plan_filesystem {
+	char *name, *type, *source, *target, *data;
+	uint32_t access; /* as of a bind */
 	bool required;
 };
 
@@ -87,7 +95,7 @@ struct plan {
 	int halt_signal;
 	uint64_t console_size;
 	size_t uids, gids, layers, files, addresses, gateways, arguments, envs, masks, readonlys;
-	size_t devices, binds, device_envs, hooks, shares, sysctls, rules;
+	size_t devices, binds, filesystems, device_envs, hooks, shares, sysctls, rules;
 	struct confinement confinement;
 	/* pages that nobody needs take no memory: the largest last */
 	struct id_map uid[PLAN_MAPS], gid[PLAN_MAPS];
@@ -98,6 +106,7 @@ struct plan {
 	struct plan_file file[PLAN_FILES];
 	struct plan_device device[PLAN_DEVICES];
 	struct plan_bind bind[PLAN_BINDS];
+	struct plan_filesystem filesystem[PLAN_DISKS];
 	struct plan_share share[PLAN_DEVICES];
 	struct plan_device_env device_env[PLAN_WORDS];
 	struct plan_hook hook[PLAN_HOOKS];

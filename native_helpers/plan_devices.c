@@ -41,9 +41,10 @@ static bool device_row(struct plan *p, char **field)
 }
 
 /* What every mount from the host is, is accepted and changes nothing. */
-static bool bind_options(char *text, struct plan_bind *b)
+static bool bind_options(char *text, uint32_t *access, bool *required)
 {
-	static const char *const words[] = {"nosuid", "nodev", "ro", "rw", "noexec", "optional", NULL};
+	static const char *const words[] = {"nosuid",   "nodev", "ro",        "rw", "noexec",
+					    "optional", "shift", "recursive", NULL};
 	char *option;
 	unsigned index;
 
@@ -51,11 +52,15 @@ static bool bind_options(char *text, struct plan_bind *b)
 		if (!word(option, words, &index))
 			return false;
 		if (!strcmp(option, "rw"))
-			b->access |= CTL_WRITE;
+			*access |= CTL_WRITE;
 		else if (!strcmp(option, "noexec"))
-			b->access &= ~(uint32_t)CTL_EXEC;
+			*access &= ~(uint32_t)CTL_EXEC;
+		else if (!strcmp(option, "shift"))
+			*access |= CTL_SHIFT;
+		else if (!strcmp(option, "recursive"))
+			*access |= CTL_RECURSIVE;
 		else if (!strcmp(option, "optional"))
-			b->required = false;
+			*required = false;
 	}
 	return true;
 }
@@ -73,7 +78,26 @@ static bool bind_row(struct plan *p, char **field)
 				.access = CTL_READ | CTL_EXEC,
 				.required = true};
 	return strlen(b->name) < CTL_NAME_MAX && b->source[0] == '/' && plain_below(b->target, "/", CTL_PATH_MAX) &&
-	       bind_options(field[4], b);
+	       bind_options(field[4], &b->access, &b->required);
+}
+
+static bool filesystem_row(struct plan *p, char **field)
+{
+	struct plan_filesystem *s = &p->filesystem[p->filesystems];
+
+	if (p->filesystems == PLAN_DISKS)
+		return false;
+	p->filesystems++;
+	*s = (struct plan_filesystem){.name = field[1],
+				      .type = field[2],
+				      .source = field[3],
+				      .target = field[4],
+				      .data = field[6],
+				      .access = CTL_READ | CTL_EXEC,
+				      .required = true};
+	return strlen(s->name) < CTL_NAME_MAX && strlen(s->type) < CTL_NAME_MAX && strlen(s->data) < CTL_PATH_MAX &&
+	       strlen(s->source) < CTL_PATH_MAX && plain_below(s->target, "/", CTL_PATH_MAX) &&
+	       bind_options(field[5], &s->access, &s->required) && !(s->access & CTL_RECURSIVE);
 }
 
 /* The key has no escapes, so that its value follows at once in the plan's text. */
@@ -145,6 +169,8 @@ int plan_device_row(struct plan *p, char **field, size_t count)
 		return count == 10 && device_row(p, field);
 	if (!strcmp(key, "bind"))
 		return count == 5 && bind_row(p, field);
+	if (!strcmp(key, "filesystem"))
+		return count == 7 && filesystem_row(p, field);
 	if (!strcmp(key, "device-env"))
 		return count == 4 && device_env_row(p, field);
 	if (!strcmp(key, "hook"))

@@ -141,7 +141,9 @@ static int open_binds(struct start *s, struct failure *f)
 
 	for (size_t i = 0; i < p->binds; i++) {
 		const struct plan_bind *b = &p->bind[i];
-		struct priv_clone request = {.writable = b->access & CTL_WRITE, .executable = b->access & CTL_EXEC};
+		struct priv_clone request = {.writable = b->access & CTL_WRITE,
+					     .executable = b->access & CTL_EXEC,
+					     .recursive = b->access & CTL_RECURSIVE};
 		OWNED int source = open(b->source, O_PATH | O_CLOEXEC);
 
 		if (source < 0 && !b->required && errno == ENOENT)
@@ -149,6 +151,27 @@ static int open_binds(struct start *s, struct failure *f)
 		if (source < 0)
 			return fail(f, "open the device", "device `%s`: `%s`", b->name, b->source);
 		if (PRIV_CALL(PRIV_CLONE, &request, &s->bind[i], f, source))
+			return -1;
+	}
+	return 0;
+}
+
+static int open_filesystems(struct start *s, struct failure *f)
+{
+	const struct plan *p = &s->m->plan;
+
+	for (size_t i = 0; i < p->filesystems; i++) {
+		const struct plan_filesystem *x = &p->filesystem[i];
+		const char *const words[] = {x->type, x->data, x->source};
+		OWNED int source = -1;
+
+		if (x->source[0] == '/' && (source = open(x->source, O_PATH | O_CLOEXEC)) < 0) {
+			if (!x->required && errno == ENOENT)
+				continue;
+			return fail(f, "open the device", "device `%s`: `%s`", x->name, x->source);
+		}
+		s->filesystem[i] = mount_filesystem(s->m, words, x->access, source, f);
+		if (s->filesystem[i] < 0)
 			return -1;
 	}
 	return 0;
@@ -170,6 +193,12 @@ static bool is_there(const struct start *s, const char *name)
 		if (!strcmp(p->bind[i].name, name)) {
 			has_any = true;
 			if (s->bind[i] >= 0)
+				return true;
+		}
+	for (size_t i = 0; i < p->filesystems; i++)
+		if (!strcmp(p->filesystem[i].name, name)) {
+			has_any = true;
+			if (s->filesystem[i] >= 0)
 				return true;
 		}
 	return !has_any;
@@ -194,6 +223,8 @@ void start_begin(struct start *s)
 		s->device[i] = -1;
 	for (size_t i = 0; i < PLAN_BINDS; i++)
 		s->bind[i] = -1;
+	for (size_t i = 0; i < PLAN_DISKS; i++)
+		s->filesystem[i] = -1;
 }
 
 void start_end(struct start *s)
@@ -204,6 +235,8 @@ void start_end(struct start *s)
 		close_fd(&s->device[i]);
 	for (size_t i = 0; i < PLAN_BINDS; i++)
 		close_fd(&s->bind[i]);
+	for (size_t i = 0; i < PLAN_DISKS; i++)
+		close_fd(&s->filesystem[i]);
 	close_fd(&s->own);
 	close_fd(&s->pidns);
 	close_fd(&s->sync);
@@ -225,7 +258,7 @@ int start_leave_host(struct start *s, struct failure *f)
 	for (size_t i = 0; i < p->layers; i++)
 		if ((s->layer[i] = open(p->layer[i], O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
 			return fail(f, "open a layer", "`%s`", p->layer[i]);
-	if (open_devices(s, f) || open_binds(s, f))
+	if (open_devices(s, f) || open_binds(s, f) || open_filesystems(s, f))
 		return -1;
 	forget_absent(s, p);
 	return 0;

@@ -41,6 +41,13 @@ const struct priv_operation priv_operations[] = {
 	   "clones a mount of a file or directory that the caller has open, without set-id and devices; it names "
 	   "nothing "
 	   "in the namespace that it visits for that"),
+	OP(PRIV_FILESYSTEM, priv_filesystem, priv_filesystem, 0, 1, 1,
+	   "mounts, of a list of types, an empty tmpfs or the block device that the caller holds, which nobody has "
+	   "mounted; "
+	   "without set-id and devices; whose disk is the server's policy"),
+	OP(PRIV_SHIFT, priv_shift, priv_shift, 2, 2, 0,
+	   "maps the ids of a mount that the caller holds and that is mounted nowhere; whose files is the server's "
+	   "policy"),
 	OP(PRIV_BIND, priv_bind, priv_bind, 2, 2, 0,
 	   "mounts what the caller holds below a root that it holds; a symlink of the instance leads nowhere but "
 	   "there, and "

@@ -48,6 +48,8 @@ enum priv_number {
 	PRIV_FENCE = 28,
 	PRIV_FENCE_SET = 29,
 	PRIV_UEVENT = 30,
+	PRIV_FILESYSTEM = 32,
+	PRIV_SHIFT = 33,
 };
 
 /* in: parent cgroup directory. out: the new one. */
@@ -121,6 +123,21 @@ struct priv_grant {
  * out: detached mount. */
 struct priv_clone {
 	uint32_t writable, executable;
+	uint32_t recursive; /* with what is mounted below */
+};
+
+/* in: the block device's node (O_PATH), for a type that is on one. out: detached mount. */
+struct priv_filesystem {
+	char type[PRIV_NAME];
+	char data[PRIV_PATH]; /* the file system's own options, with commas between */
+	char name[PRIV_NAME]; /* what the instance sees as its source */
+	uint32_t writable, executable;
+	uint32_t uid, gid; /* host ids of the instance's root, whose is what has no owner of its own */
+};
+
+/* in: detached mount, user namespace. */
+struct priv_shift {
+	uint32_t recursive;
 };
 
 /* in: the instance's root, detached mount. What has to be made for it is marked as ours. */
@@ -236,6 +253,8 @@ PRIV_OPERATION(priv_place);
 PRIV_OPERATION(priv_revoke);
 PRIV_OPERATION(priv_grant);
 PRIV_OPERATION(priv_clone);
+PRIV_OPERATION(priv_filesystem);
+PRIV_OPERATION(priv_shift);
 PRIV_OPERATION(priv_bind);
 PRIV_OPERATION(priv_unbind);
 PRIV_OPERATION(priv_program);
@@ -265,3 +284,6 @@ bool priv_is_cgroup(int fd);
 /* Becomes, for the filesystem, the instance's root: what is made then belongs to it, and a path that it
  * prepared opens nothing that it could not open. Undone by passing 0, 0. */
 void priv_fs_ids(uint32_t uid, uint32_t gid);
+
+/* What the kernel says of a mount that failed, or "". */
+void priv_context_says(int context, char *text, size_t size);

@@ -16,13 +16,13 @@
 #define STRICT (RESOLVE_BENEATH | RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS)
 
 /* In the mount namespace of the source, which alone may be cloned from. */
-static int clone_there(int namespace, int own, int source)
+static int clone_there(int namespace, int own, int source, unsigned flags)
 {
 	int mount, error;
 
 	if (setns(namespace, CLONE_NEWNS))
 		return -1;
-	mount = sys_open_tree(source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+	mount = sys_open_tree(source, "", flags);
 	error = errno;
 	/* Anywhere else we would hand out the host's files: better the end of the instance. */
 	if (setns(own, CLONE_NEWNS))
@@ -38,17 +38,18 @@ int priv_clone(const void *request, const int in[], int count, int out[], struct
 					      (r->writable ? 0 : MOUNT_ATTR_RDONLY) |
 					      (r->executable ? 0 : MOUNT_ATTR_NOEXEC),
 				  .propagation = MS_PRIVATE};
+	const unsigned below = r->recursive ? AT_RECURSIVE : 0;
+	const unsigned flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | below;
 	OWNED int mount = -1;
 	struct stat s;
 
 	errno = EINVAL;
 	if (count == 2 || fstat(in[0], &s) || (!S_ISDIR(s.st_mode) && !S_ISREG(s.st_mode) && !S_ISSOCK(s.st_mode)))
 		return fail(f, "copy the mount", "its source is no file, directory or socket");
-	mount = count == 1 ? sys_open_tree(in[0], "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH)
-			   : clone_there(in[1], in[2], in[0]);
+	mount = count == 1 ? sys_open_tree(in[0], "", flags) : clone_there(in[1], in[2], in[0], flags);
 	if (mount < 0)
 		return fail(f, "copy the mount", "open_tree: of its source");
-	if (sys_mount_setattr(mount, "", AT_EMPTY_PATH, &attr))
+	if (sys_mount_setattr(mount, "", AT_EMPTY_PATH | below, &attr))
 		return fail(f, "copy the mount", "mount_setattr: of the copy");
 	out[0] = take_fd(&mount);
 	return 0;

@@ -103,7 +103,7 @@ static int overlay_by_descriptors(int context, int upper, int work, const int la
 		       : 0;
 }
 
-static void context_says(int context, char *text, size_t size)
+void priv_context_says(int context, char *text, size_t size)
 {
 	ssize_t length = read(context, text, size - 1);
 
@@ -148,7 +148,7 @@ int priv_overlay(const void *request, const int in[], int count, int out[], stru
 	if (failed) {
 		int error = errno;
 
-		context_says(context, said, sizeof(said));
+		priv_context_says(context, said, sizeof(said));
 		errno = error;
 		return fail(f, "mount the root", "%s", said[0] ? said : "overlay");
 	}

@@ -220,6 +220,16 @@ static int plan_devices(struct start *s, struct failure *f)
 		if (s->bind[i] >= 0 && part_prepare(s->m, &c, STARTING, s->bind[i], "", 0, f))
 			return of_device(b->name, f);
 	}
+	for (size_t i = 0; i < p->filesystems; i++) {
+		const struct plan_filesystem *x = &p->filesystem[i];
+		struct ctl_device c = {.type = CTL_FILESYSTEM, .access = x->access};
+
+		snprintf(c.name, sizeof(c.name), "%.63s", x->name);
+		snprintf(c.path, sizeof(c.path), "%.255s", x->target);
+		if (s->filesystem[i] >= 0 &&
+		    part_prepare(s->m, &c, STARTING, s->filesystem[i], x->type, strlen(x->type) + 1, f))
+			return of_device(x->name, f);
+	}
 	for (size_t i = 0; i < p->device_envs; i++) {
 		const struct plan_device_env *e = &p->device_env[i];
 

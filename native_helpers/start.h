@@ -10,7 +10,7 @@ _Static_assert(PLAN_ADDRESSES == NET_ADDRESSES_MAX && PLAN_GATEWAYS == NET_GATEW
 /* What only the start needs. */
 struct start {
 	struct monitor *m;
-	int layer[PLAN_LAYERS], device[PLAN_DEVICES], bind[PLAN_BINDS]; /* -1: not there */
+	int layer[PLAN_LAYERS], device[PLAN_DEVICES], bind[PLAN_BINDS], filesystem[PLAN_DISKS]; /* -1: not there */
 	int own, pidns, sync, report; /* own: the instance's directory, in the monitor's mount namespace */
 };
 

@@ -146,7 +146,6 @@ def attach_rows(
         opened: list[tuple[list[str], int]] = []
         asks = any(row[0] == "request" for row in rows)
         given = _given(name, rows, running, volatile) if asks else None
-        added: record.Added | None = None
         try:
             rows = _beside(name, device, [*rows, *(given.rows if given else ())], plan, running)
             if given or not asks:
@@ -154,7 +153,8 @@ def attach_rows(
             if running:
                 _hold(name, device, rows)
             if not volatile:
-                added = record.Added(own, device, canonical, rows)
+                own.devices[device] = canonical
+                record.stage(own, [*plan, *rows])
                 crash("attach-recorded")
             if running:
                 if any(row[0] == "device-limit" for row in rows):
@@ -169,17 +169,16 @@ def attach_rows(
                     _do_hooks(name, device, rows)
                     crash("attach-hooked")
         except BaseException:
-            if added:
-                added.drop()
+            record.drop(own.path)
             leases.release(name, device)
             if given:
                 _take_back(given)
             raise
         finally:
             for _, fd in opened:
-                os.close(fd)
-        if added:
-            added.finish()
+                if fd >= 0:
+                    os.close(fd)
+        record.finish(own.path)
     return running
 
 
@@ -259,8 +258,10 @@ def _open_all(device: str, rows: list[list[str]], opened: list[tuple[list[str], 
                 opened.append((row, _open_checked(device, row)))
             elif row[0] == "bind":
                 opened.append((row, _open_file(device, row[2])))
+            elif row[0] == "filesystem":
+                opened.append((row, _open_file(device, row[3]) if row[3][:1] == "/" else -1))
         except NotFoundError as error:
-            needed = "optional" not in row[4].split(",") if row[0] == "bind" else row[9] == "required"
+            needed = row[9] == "required" if row[0] == "device" else "optional" not in _options(row)
             if needed:
                 raise
             missing = error
@@ -279,7 +280,7 @@ def _open_file(device: str, source: str) -> int:
 
 def _ask_attach(name: str, device: str, rows: list[list[str]], opened: list[tuple[list[str], int]]) -> None:
     run = record.run_home(name)
-    asked = [control.Part(_part(row, fd).pack(), fd) for row, fd in opened]
+    asked = [control.Part(_part(row, fd).pack(), fd, _text(row)) for row, fd in opened]
     for row in rows:
         if row[0] == "device-env":
             text = f"{row[2]}={row[3]}\0".encode(errors="surrogateescape")
@@ -302,11 +303,23 @@ def _ask_attach(name: str, device: str, rows: list[list[str]], opened: list[tupl
         raise control.failure(device, reply.step, reply.detail, reply.error)
 
 
+def _options(row: list[str]) -> list[str]:
+    """Of a mount."""
+    return row[4 if row[0] == "bind" else 5].split(",")
+
+
+def _text(row: list[str]) -> bytes:
+    words = (row[2], row[6], row[3]) if row[0] == "filesystem" else ()
+    return "".join(word + "\0" for word in words).encode(errors="surrogateescape")
+
+
 def _part(row: list[str], fd: int) -> control.Device:
-    if row[0] == "bind":
-        options = row[4].split(",")
-        access = "r" + ("w" if "rw" in options else "") + ("" if "noexec" in options else "x")
-        return control.Device(row[1], "bind", row[3], access=access)
+    if row[0] != "device":
+        options = _options(row)
+        letters = {"rw": "w", "shift": "s", "recursive": "R"}
+        access = "".join(letters.get(option, "") for option in options)
+        access += "r" + ("" if "noexec" in options else "x")
+        return control.Device(row[1], row[0], parts.place(row), access=access)
     host = os.fstat(fd)
     return control.Device(
         row[1],
@@ -354,11 +367,11 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
             if not volatile and (planned or device in own.devices):
                 if own.devices.pop(device, None) is None:
                     own.devices[device] = {"type": "none"}  # it is a profile's: mask it, as LXD does
-                record.stage(own, without(plan, device))
+                record.stage(own, parts.without(plan, device))
                 crash("detach-recorded")
             if attached:
                 made = _hooks(name, device, there)
-                result = ask_take(name, device, holders, control.DETACH)
+                result = _ask_take(name, device, holders, control.DETACH)
                 _lift(name, [row for row in plan if row[1] == device])
                 leases.release(name, device)
                 crash("detach-done")
@@ -393,35 +406,34 @@ def _undo_hooks(name: str, device: str, made: list[list[str]]) -> None:
     hooks.undo(name, device, made)
 
 
-def without(plan: list[list[str]], device: str) -> list[list[str]]:
-    """The plan without a device; of its parts those that another one needs, too, become that one's."""
-    heirs: dict[str, str] = {}
-    for row in plan:
-        if row[0] == "shares" and row[1] != device:
-            heirs.setdefault(row[2], row[1])
-    found = []
-    for row in plan:
-        if row[0] == "shares" and heirs.get(row[2]) == row[1] and _brings(plan, device, row[2]):
-            continue
-        if row[0] in parts.WORDS and row[1] == device:
-            place = row[4] if row[0] == "device" else row[3] if row[0] == "bind" else ""
-            if place not in heirs:
-                continue
-            row = [row[0], heirs[place], *row[2:]]
-        found.append(row)
-    return found
+def suspend(name: str, device: str, *, holders: str = "report") -> Detached:
+    """Take a device's nodes away for now: `resume` gives them back, and so does a start.
+
+    `holders` is as for `detach`. Raises NotFoundError when it is not attached, ConflictError when it is suspended or refused.
+    """
+    if holders not in control.HOLDERS:
+        raise SpecError(f"`{holders}` is not one of {', '.join(control.HOLDERS)}")
+    with record.lock(name):
+        _attached(name, device)
+        return _ask_take(name, device, holders, control.SUSPEND)
 
 
-def _brings(plan: list[list[str]], device: str, place: str) -> bool:
-    return any(
-        row[1] == device and ((row[0] == "device" and row[4] == place) or (row[0] == "bind" and row[3] == place))
-        for row in plan
-        if row[0] in parts.PARTS
-    )
+def resume(name: str, device: str) -> None:
+    """Give a suspended device back. Raises NotFoundError when it is not attached, ConflictError when it is not suspended."""
+    with record.lock(name):
+        _attached(name, device)
+        reply = control.ask(record.run_home(name), control.RESUME, name=device)
+    if reply.error:
+        raise control.failure(device, reply.step, reply.detail, reply.error)
 
 
-def ask_take(name: str, device: str, holders: str, op: int) -> Detached:
-    """Have the monitor detach or suspend a device. Raises ConflictError, HostError, HelperError."""
+def _attached(name: str, device: str) -> None:
+    run = record.running(name)
+    if not any(found.name == device for found in control.ask(run, control.DEVICES).devices()):
+        raise NotFoundError(f"`{name}` has no device `{device}`", hint=f"`ctrmgr info {name}` lists them")
+
+
+def _ask_take(name: str, device: str, holders: str, op: int) -> Detached:
     reply = control.ask(record.run_home(name), op, name=device, arg=control.HOLDERS.index(holders))
     if reply.error == errno.EBUSY and holders == "refuse":
         found = ", ".join(f"{holder.comm} (pid {holder.inner_pid})" for holder in reply.holders())

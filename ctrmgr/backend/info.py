@@ -69,7 +69,7 @@ def _attached(part: control.Device) -> dict[str, object]:
             type=f"unix-{part.kind}", number=f"{part.major}:{part.minor}", uid=part.uid, gid=part.gid,
             mode=f"{part.mode:04o}", access=part.access, suspended=part.suspended,
         )  # fmt: skip
-    elif part.kind == "bind":
+    elif part.kind in ("bind", "filesystem"):
         found["access"] = part.access
     return found
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Row = list[str]
 
-PARTS = ("device", "bind", "device-env", "hook", "hotplug")
+PARTS = ("device", "bind", "filesystem", "device-env", "hook", "hotplug")
 """What a device is made of inside."""
 WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "request")
 """All rows whose second field is the name of a device."""
@@ -82,7 +82,7 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
     found += [["hook", name, *hook] for hook in resolved.hooks]
     if resolved.rule:
         owner = next((row[5:8] for row in found if row[0] == "device"), None) or _owner(values)
-        found.append(["hotplug", name, *owner, "rwm", *resolved.rule, *_leased(values)])
+        found.append(["hotplug", name, *owner, "rwm", *resolved.rule])
     if not found:
         raise NotFoundError(f"this {kind} has nothing that an instance can be given")
     found += [["identity", name, file, text] for file, text in resolved.identity]
@@ -162,13 +162,7 @@ def _waiting(name: str, row: Row, values: Mapping[str, str]) -> list[Row]:
     if row[9] == "required" or not row[3].startswith("/dev/") or values.get("id"):
         return []
     source, path = row[3].removeprefix("/dev/"), row[4].removeprefix("/dev/")
-    return [["hotplug", name, *row[5:9], row[2], f"source={source}", f"path={path}", *_leased(values)]]
-
-
-def _leased(values: Mapping[str, str]) -> list[str]:
-    """How the monitor leases what it gives by a rule; without a word it is shared."""
-    mode = values.get("lease") or "shared"
-    return [f"lease={mode}"] if mode != "shared" else []
+    return [["hotplug", name, *row[5:9], row[2], f"source={source}", f"path={path}"]]
 
 
 def _group(gid: int, root: str) -> str:
@@ -184,21 +178,46 @@ def _group(gid: int, root: str) -> str:
     return "0"
 
 
+def place(row: Sequence[str]) -> str:
+    """Where a node or a mount is inside; "" for other rows."""
+    at = {"device": 4, "bind": 3, "filesystem": 4}.get(row[0])
+    return row[at] if at else ""
+
+
 def _bind(name: str, mount: Mount, values: Mapping[str, str]) -> Row:
     if not mount.is_bind:
-        raise UnsupportedError(
-            f"`{mount.container_path}` would be a new file system (`{mount.type}`), which is not done yet"
-        )
+        return _filesystem(name, mount, values)
     for option in mount.options:
         if option not in OPTIONS:
             raise UnsupportedError(f"`{mount.container_path}`: the mount option `{option}` is not given to instances")
-    source, target = fields.path(mount.host_path), fields.path(mount.container_path)
-    if target == "/" or any(target == top or target.startswith(top + "/") for top in KERNEL):
-        raise UnsupportedError(f"`{target}` belongs to the instance's kernel file systems: nothing is mounted there")
+    source, inside = fields.path(mount.host_path), target(mount.container_path)
     words = ["rw" if "rw" in mount.options else "ro", "nosuid", "nodev"]
     words += ["noexec"] if "noexec" in mount.options else []
     words += ["optional"] if values.get("required") == "false" else []
-    return ["bind", name, source, target, ",".join(words)]
+    return ["bind", name, source, inside, ",".join(words)]
+
+
+def target(path: str) -> str:
+    """Raises UnsupportedError for a place where nothing is mounted."""
+    found = fields.path(path)
+    if found == "/" or any(found == top or found.startswith(top + "/") for top in KERNEL):
+        raise UnsupportedError(f"`{found}` belongs to the instance's kernel file systems: nothing is mounted there")
+    return found
+
+
+def _filesystem(name: str, mount: Mount, values: Mapping[str, str]) -> Row:
+    """A file system that comes empty; what is on a disk is for `disk`, and the kernel's own ones are there."""
+    from ctrmgr.devices import filesystems
+
+    if mount.type != "tmpfs":
+        raise UnsupportedError(
+            f"`{mount.container_path}` would be a new file system of type `{mount.type}`: only tmpfs is made for a specification"
+        )
+    options, data = filesystems.split("tmpfs", mount.options)
+    words = ["ro" if "ro" in options else "rw", "nosuid", "nodev"]
+    words += ["noexec"] if "noexec" in options else []
+    words += ["optional"] if values.get("required") == "false" else []
+    return ["filesystem", name, "tmpfs", "tmpfs", target(mount.container_path), ",".join(words), ",".join(data)]
 
 
 def shared(found: list[Row]) -> list[Row]:
@@ -211,20 +230,43 @@ def shared(found: list[Row]) -> list[Row]:
     first: dict[str, Row] = {}
     kept: list[Row] = []
     for row in found:
-        place = row[4] if row[0] == "device" else row[3] if row[0] == "bind" else ""
-        other = first.setdefault(place, row) if place else row
+        at = place(row)
+        other = first.setdefault(at, row) if at else row
         if other is row or other[1] == row[1]:
             kept.append(row)
         elif same(other, row) and f"node:{row[3]}" not in owned:
-            kept.append(["shares", row[1], place])
+            kept.append(["shares", row[1], at])
         else:
-            raise SpecError(f"devices `{other[1]}` and `{row[1]}` have the same path `{place}` inside")
+            raise SpecError(f"devices `{other[1]}` and `{row[1]}` have the same path `{at}` inside")
     return kept
 
 
 def same(one: Row, other: Row) -> bool:
     """Whether two rows make the same thing of the same source."""
     return one[0] == other[0] and [one[0], *one[2:9]] == [other[0], *other[2:9]]
+
+
+def without(plan: list[Row], device: str) -> list[Row]:
+    """The plan without a device; of its parts those that another one needs, too, become that one's."""
+    heirs: dict[str, str] = {}
+    for row in plan:
+        if row[0] == "shares" and row[1] != device:
+            heirs.setdefault(row[2], row[1])
+    found = []
+    for row in plan:
+        if row[0] == "shares" and heirs.get(row[2]) == row[1] and _brings(plan, device, row[2]):
+            continue
+        if row[0] in WORDS and row[1] == device:
+            at = place(row)
+            if at not in heirs:
+                continue
+            row = [row[0], heirs[at], *row[2:]]
+        found.append(row)
+    return found
+
+
+def _brings(plan: list[Row], device: str, at: str) -> bool:
+    return any(row[0] in PARTS and row[1] == device and place(row) == at for row in plan)
 
 
 def changed(rows: Sequence[Sequence[str]]) -> bool:

@@ -103,6 +103,12 @@ def at(path: str, root: str = "/") -> Disk | None:
     return next((part for part in whole.partitions if part.name == name), None)
 
 
+def used(disk: Disk, root: str = "/") -> list[str]:
+    """Where the host has it mounted, as far as this process sees, or what is built on it; swap, too."""
+    _uses([disk], root)
+    return [*disk.mounts, *disk.holders]
+
+
 def with_id(id: str, root: str = "/") -> list[Disk]:
     """The disks and partitions with an id; several paths to one disk have it all."""
     every = [each for disk in disks(root) for each in (disk, *disk.partitions)]

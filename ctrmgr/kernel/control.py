@@ -28,9 +28,10 @@ NAMES = (
 ).split(" ")
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")
-TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6, "rule": 7}
+TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6, "rule": 7, "filesystem": 10}
 KINDS = {number: name for name, number in TYPES.items()}
-ACCESS = {"m": 1, "r": 2, "w": 4, "x": 8}
+ACCESS = {"m": 1, "r": 2, "w": 4, "x": 8, "s": 32, "R": 64}
+"""The last two are of mounts: ids are shifted to the instance's, and what is mounted below comes along."""
 SUSPENDED = 16
 WINDOW = 32
 """Requests that may be under way at once: the monitor waits for no client, and drops the reply that does not fit."""
@@ -53,7 +54,7 @@ EMPTY_DEVICE = bytes(DEVICE.size)
 
 
 class Device:
-    """One part of a device as the monitor knows it: a node (`char`, `block`), a mount (`bind`), a variable (`env`), a `hook`, or the wish for a part of another device's (`share`).
+    """One part of a device as the monitor knows it: a node (`char`, `block`), a mount (`bind`) or file system of its own (`filesystem`), a variable (`env`), a `hook`, or the wish for a part of another device's (`share`).
 
     `uid` and `gid` are as seen inside, known after it was attached. `path` of a variable is its name, of a hook its kind.
     """
@@ -105,7 +106,7 @@ def unpack_device(data: bytes, offset: int) -> Device:
         user=text(user),
         group=text(group),
         mode=mode,
-        access="".join(letter for letter in "rwmx" if access & ACCESS[letter]),
+        access="".join(letter for letter in "rwmxsR" if access & ACCESS[letter]),
         uid=uid,
         gid=gid,
         suspended=bool(access & SUSPENDED),
@@ -289,6 +290,12 @@ def _by_step(subject: str, step: str, detail: str, code: int) -> CtrmgrError | N
         return ConflictError(f"`{subject}`: {detail}")
     if step == "find the place to mount on" and code in BAD_PLACES:
         return ConflictError(f"`{subject}`: {detail} in the instance: {BAD_PLACES[code]}")
+    if step == "mount the file system":
+        if code == errno.EBUSY:
+            return ConflictError(f"`{subject}`: {detail}: something else has it", hint="unmount it there first")
+        return HostError(f"`{subject}`: {detail}: {reason}", hint="the kernel's log says more")
+    if step == "shift the ids of the mount":
+        return UnsupportedError(f"`{subject}`: {detail}", hint="without `shift` its files belong to nobody inside")
     if step == "look at the host's node":
         return ConflictError(f"`{subject}`: {detail}", hint="the device changed in between; try again")
     if step == "open the device":

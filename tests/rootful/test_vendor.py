@@ -56,6 +56,24 @@ def test_at_launch_and_at_each_start(vendor: Ctr) -> None:
     assert look(vendor) == [""]
 
 
+def test_memory_that_comes_with_it(vendor: Ctr) -> None:
+    """A tmpfs of the specification's: the instance's root's own, at the attach and at a start, and gone with the device."""
+    edits = {"mounts": [{"hostPath": "tmpfs", "containerPath": "/var/vendor", "type": "tmpfs", "options": ["nosuid", "noexec", "size=64k", "mode=0750"]}]}  # fmt: skip
+    spec = {"cdiVersion": "0.6.0", "kind": "vendor.com/mem", "devices": [{"name": "m", "containerEdits": edits}]}
+    (vendor.folder / "xdg/cdi/mem.json").write_text(json.dumps(spec))
+    vendor("launch", "builtin:busybox", "c1", "-p", "no-network")
+    vendor("attach-device", "c1", "vendor.com/mem=m")
+    script = "stat -c '%u %g %a' /var/vendor; echo x > /var/vendor/x && grep vendor /proc/mounts"
+    for restart in (False, True):
+        if restart:
+            vendor("restart", "--force", "c1")
+        owner, mount = vendor("exec", "c1", "--", "sh", "-c", script).stdout.splitlines()
+        assert owner == "0 0 750"
+        assert mount.startswith("tmpfs /var/vendor tmpfs rw,nosuid,nodev,noexec") and "size=64k" in mount
+    vendor("detach-device", "c1", "vendor.com/mem=m")
+    assert "No such file" in vendor("exec", "c1", "--", "ls", "/var/vendor", code=None).stderr
+
+
 def test_attached_while_it_runs(vendor: Ctr) -> None:
     vendor("launch", "builtin:busybox", "c1", "-p", "no-network")
     vendor("attach-device", "c1", "vendor.com/net=d0")

@@ -49,9 +49,12 @@ def test_numbers() -> None:
         if name:
             assert found[name.upper()] == number == getattr(control, name.upper())
     assert [found[name] for name in ("REPORT", "REFUSE", "FREEZE_HOLDERS", "KILL_HOLDERS")] == [0, 1, 2, 3]
-    assert {"m": found["MKNOD"], "r": found["READ"], "w": found["WRITE"], "x": found["EXEC"]} == control.ACCESS
     assert {
-        name: found[name.upper()] for name in ("char", "block", "bind", "env", "hook", "share", "rule")
+        "m": found["MKNOD"], "r": found["READ"], "w": found["WRITE"], "x": found["EXEC"], "s": found["SHIFT"],
+        "R": found["RECURSIVE"],
+    } == control.ACCESS  # fmt: skip
+    assert {
+        name: found[name.upper()] for name in ("char", "block", "bind", "env", "hook", "share", "rule", "filesystem")
     } == control.TYPES
     assert found["SUSPENDED"] == control.SUSPENDED
 
