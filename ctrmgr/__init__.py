@@ -126,11 +126,17 @@ class Instance:
             own.config = {key: value for key, value in own.config.items() if key not in config} | checked
             return configure.apply(own)
 
-    def attach(self, device: str, *, volatile: bool = False, **keys: str) -> bool:
+    def attach(self, device: str, *, volatile: bool = False, wait: float = 0, **keys: str) -> bool:
         """Give it a device (`type="unix-char", source="/dev/fuse", …`, LXD's keys).
 
-        True: it is there now. False: the instance is stopped; it comes with the next start.
+        True: it is there now. False: the instance is stopped; it comes with the next start. `wait`: at most so many seconds, until it
+        opens inside; raises HostError when it does not, and then nothing has changed.
         """
+        if wait:
+            from ctrmgr.backend import waiting
+
+            waiting.attach(self.name, device, keys, wait, volatile=volatile)
+            return True
         from ctrmgr.backend import devices
 
         return devices.attach(self.name, device, keys, volatile=volatile)
@@ -143,15 +149,15 @@ class Instance:
 
     def suspend(self, device: str, *, holders: str = "report") -> Detached:
         """Take a device away for now; the result names the processes that still have it open or mapped."""
-        from ctrmgr.backend import devices
+        from ctrmgr.backend import suspend
 
-        return devices.suspend(self.name, device, holders=holders)
+        return suspend.suspend(self.name, device, holders=holders)
 
     def resume(self, device: str) -> None:
         """Give a suspended device back."""
-        from ctrmgr.backend import devices
+        from ctrmgr.backend import suspend
 
-        devices.resume(self.name, device)
+        suspend.resume(self.name, device)
 
     def exec(
         self,

@@ -62,39 +62,137 @@ def cgroup_parent() -> str:
 
 END = "end\n"
 """The last line of every flat file: one that was cut off, even between two lines, is told from a whole one."""
+COUNTED = b"\n" + END.encode()
 
 
 def read_flat(path: str) -> list[list[str]]:
-    """The rows of a flat file.
+    """The rows of a flat file, as far as they count: what was added after the last `end` does not yet.
 
     Raises FileNotFoundError, HostError when it cannot be read, and CtrmgrError naming file and line when it is corrupt.
     """
+    data = _read(path)
+    if COUNTED in data:
+        data = data[: data.rfind(COUNTED) + len(COUNTED)]
+    text = _text(path, data)
+    if text == END:
+        return []
+    if not text.endswith("\n" + END):
+        raise corrupt(path, text.count("\n") + 1, "is cut off")
+    rows = _rows(path, text[: -len(END) - 1])
+    return [row for row in rows if row != ["end"]] if data.count(COUNTED) > 1 else rows
+
+
+def _read(path: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = b""
             while block := os.read(fd, 1 << 16):
                 data += block
+            return data
         finally:
             os.close(fd)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _text(path: str, data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise corrupt(path, data.count(b"\n", 0, error.start) + 1, "is not UTF-8") from None
     if "\0" in text:
         raise corrupt(path, text[: text.index("\0")].count("\n") + 1, "holds a NUL")
-    if text == END:
-        return []
-    if not text.endswith("\n" + END):
-        raise corrupt(path, text.count("\n") + 1, "is cut off")
-    rows = [line.split("\t") for line in text[: -len(END) - 1].split("\n")]
+    return text
+
+
+def _rows(path: str, text: str) -> list[list[str]]:
+    rows = [line.split("\t") for line in text.split("\n")]
     if "\\" in text:
         rows = [[_unescape(field, path, number) for field in row] for number, row in enumerate(rows, 1)]
     return rows
+
+
+class Addition:
+    """Rows behind the last `end` of a flat file: they count once `count` has written theirs, and `drop` takes them away.
+
+    Nothing is replaced, so that nothing waits for a disk; and whatever kills us, or the power, leaves a file that is whole, perhaps
+    with a tail that does not count. The caller holds a lock. Raises HostError.
+    """
+
+    __slots__ = ("fd", "path", "size")
+
+    def __init__(self, path: str, rows: Iterable[Sequence[str]]) -> None:
+        self.path = path
+        try:
+            self.fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        self.size = os.fstat(self.fd).st_size
+        if os.pread(self.fd, len(COUNTED), self.size - len(COUNTED)) != COUNTED:
+            os.close(self.fd)
+            raise corrupt(path, 1, "does not end with `end`")
+        try:
+            self._write(dump_flat(rows)[: -len(END)])
+        except BaseException:
+            self.drop()
+            raise
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(self.fd, data) :]
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def count(self) -> None:
+        try:
+            self._write(END.encode())
+        finally:
+            os.close(self.fd)
+
+    def drop(self) -> None:
+        try:
+            os.ftruncate(self.fd, self.size)
+        finally:
+            os.close(self.fd)
+
+
+def has_tail(path: str) -> bool:
+    """Whether there is something behind the last `end` of a flat file: its writer is at it, or died."""
+    try:
+        data = _read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return COUNTED in data and not data.endswith(COUNTED)
+
+
+def tail(path: str) -> list[list[str]]:
+    """The rows that do not count yet. Raises CtrmgrError when they were not written to their end, as `read_flat` does."""
+    text = _text(path, _read(path).rpartition(COUNTED)[2])
+    if not text.endswith("\n"):
+        raise corrupt(path, text.count("\n") + 1, "is cut off")
+    return _rows(path, text[:-1])
+
+
+def end_tail(path: str, *, counts: bool) -> None:
+    """What a dead writer has added counts from now on, or is taken away. Raises HostError."""
+    data, counted, more = _read(path).rpartition(COUNTED)
+    if not counted or not more:
+        return
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            if counts:
+                os.write(fd, END.encode())
+            else:
+                os.ftruncate(fd, len(data) + len(counted))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def corrupt(path: str, line: int, reason: str) -> CtrmgrError:

@@ -116,6 +116,8 @@ static void read_plan(struct instance *i)
 	if (fstat(i->plan, &st) < 0 || st.st_size > 1 << 20 || !(i->text = calloc(1, st.st_size + 1)) ||
 	    pread(i->plan, i->text, st.st_size, 0) != st.st_size)
 		quit(EXIT_HELPER, errno, "read the instance's plan");
+	if (!flat_counted(i->text))
+		quit(EXIT_HELPER, 0, "the instance's plan is damaged");
 	i->confinement = CONFINEMENT_NONE;
 	for (cursor = i->text; (count = flat_row(&cursor, field, 12)) > 0 && used >= 0;) {
 		used = confine_row(&i->confinement, field, count);

@@ -2,6 +2,7 @@
 #include "flat.h"
 
 #include <errno.h>
+#include <string.h>
 
 /* One field, unescaped in place; stops on the tab, newline or end that ended it. */
 static char *cut(char **cursor, char *end)
@@ -23,6 +24,18 @@ static char *cut(char **cursor, char *end)
 	*cursor = *in ? in + 1 : in;
 	*out = '\0';
 	return start;
+}
+
+bool flat_counted(char *text)
+{
+	static const char END[] = "\nend\n";
+	char *last = NULL;
+
+	for (char *found = text; (found = strstr(found, END)); found++)
+		last = found;
+	if (last)
+		last[sizeof(END) - 1] = '\0';
+	return last;
 }
 
 int flat_row(char **cursor, char *field[], size_t max)

@@ -2,7 +2,12 @@
  *
  * Flat files: lines of tab-separated fields, with \\, \t and \n for backslash, tab and newline. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
+
+/* Cuts off what stands after the last line `end`: that does not count (yet). False: there is no such line, the text is
+ * cut off. */
+bool flat_counted(char *text);
 
 /* Cuts the next line out of *cursor (the text is changed in place) into at most `max` fields and
  * moves the cursor on. Returns the number of fields, 0 at the end, -EINVAL for a line with a

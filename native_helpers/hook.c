@@ -2,7 +2,8 @@
  *
  * ctrmgr-hook: what a device wants done inside an instance, by a process that is inside like any other and can reach
  * nothing of the host. `do|undo (NAME COUNT KIND ARGUMENT…)…`, where NAME is the device's and COUNT that of the words
- * that follow. Doing what is done already changes nothing; undoing takes away only what was made here. */
+ * that follow. Doing what is done already changes nothing; undoing takes away only what was made here.
+ * `open PATH…` fails unless each of these nodes can be opened. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -136,12 +137,36 @@ static int run_ldconfig(void)
 	return 0;
 }
 
+/* For reading, or what the device is given for. Of a node only: what else lies there may wait for ever. */
+static int open_all(char *const *paths, int count)
+{
+	struct stat s;
+
+	alarm(SECONDS);
+	for (int i = 0; i < count; i++) {
+		int fd;
+
+		errno = ENODEV;
+		if (stat(paths[i], &s) || (!S_ISCHR(s.st_mode) && !S_ISBLK(s.st_mode)))
+			die("`%s`", paths[i]);
+		fd = open(paths[i], O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+		if (fd < 0 && (errno == EPERM || errno == EACCES))
+			fd = open(paths[i], O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+		if (fd < 0)
+			die("`%s`", paths[i]);
+		close(fd);
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	bool undo = argc > 1 && !strcmp(argv[1], "undo"), cache = false;
 	const char *last = "";
 	int words;
 
+	if (argc > 2 && !strcmp(argv[1], "open"))
+		return open_all(argv + 2, argc - 2);
 	if (argc < 5 || (!undo && strcmp(argv[1], "do"))) {
 		dprintf(2, "error: ctrmgr-hook is run by ctrmgr; see native_helpers/README.md\n");
 		return 2;

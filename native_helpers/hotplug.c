@@ -15,7 +15,8 @@
 
 #define DEPTH       12 /* of a node of a USB device's below it: interface, host, target, disk, partition */
 #define BASE_MAX    48
-#define PLACE_MAX   512 /* of sysfs; a controller behind many bridges and hubs */
+#define PLACE_MAX   512  /* of sysfs; a controller behind many bridges and hubs */
+#define PATIENCE    2000 /* ms */
 #define BACKLOG     (1 << 20)
 #define KERNEL_ONLY 1 /* the other group is what udev says */
 
@@ -177,8 +178,12 @@ static void plug(struct monitor *m, const struct part *rule, const struct node *
 	d.major = n->major;
 	d.minor = n->minor;
 	snprintf(d.path, sizeof(d.path), "/dev/%.*s", (int)sizeof(d.path) - 6, path ? path : n->name);
-	if (!part_prepare(m, &d, PLUGGING, source, "", 0, &ignored))
-		part_commit(m, PLUGGING, &ignored);
+	if (lease_take(m, &d, word_of(rule, "lease"))) {
+		m->look_at = now_ms() + PATIENCE; /* nobody tells us when it is given back */
+		return;
+	}
+	if (part_prepare(m, &d, PLUGGING, source, "", 0, &ignored) || part_commit(m, PLUGGING, &ignored))
+		lease_return(m, &d);
 }
 
 static bool has_rule(const struct part *p)
@@ -218,6 +223,7 @@ static void unplug(struct monitor *m, const struct node *n, const char *heard, s
 		part_filter(m, &old, &ignored);
 		part_withdraw(m, p, &ignored);
 		part_free(p);
+		lease_return(m, &old.device);
 		if (heard && old.state == PART_HELD)
 			uevent_node(m, &old.device, false, heard, size);
 	}

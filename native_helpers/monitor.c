@@ -163,19 +163,36 @@ static void give_back_memory(void)
 	madvise((void *)(here - 32 * PAGE), 31 * PAGE, MADV_DONTNEED);
 }
 
+static bool is_due(int64_t *at)
+{
+	bool due = *at && *at <= now_ms();
+
+	if (due)
+		*at = 0;
+	return due;
+}
+
+static int64_t until_due(const struct monitor *m)
+{
+	int64_t at = m->stop_at && (!m->look_at || m->stop_at < m->look_at) ? m->stop_at : m->look_at;
+	int64_t left = at ? at - now_ms() : -1;
+
+	return at && left < 0 ? 0 : left;
+}
+
 _Noreturn void monitor_run(struct monitor *m)
 {
 	enum { PIDFD, LISTENER, SIGNALS, CONSOLE, UEVENTS, FIRST_CLIENT };
 	struct pollfd p[FIRST_CLIENT + CLIENTS];
 
 	for (;;) {
-		int64_t left = m->stop_at ? m->stop_at - now_ms() : -1;
+		int64_t left;
 
-		if (m->stop_at && left <= 0) {
-			m->stop_at = 0;
-			left = -1;
+		if (is_due(&m->stop_at))
 			cgroups_kill(m);
-		}
+		if (is_due(&m->look_at))
+			hotplug_refresh(m);
+		left = until_due(m);
 		p[PIDFD] = (struct pollfd){m->pidfd, POLLIN, 0};
 		p[LISTENER] = (struct pollfd){m->listener, POLLIN, 0};
 		p[SIGNALS] = (struct pollfd){m->signals, POLLIN, 0};

@@ -72,6 +72,7 @@ struct monitor {
 	uint32_t root_uid, root_gid, dead_uid, dead_gid;
 	int exit_status; /* wait(2) status, -1 while init runs */
 	int64_t stop_at; /* CLOCK_MONOTONIC ms at which a polite stop becomes a kill; 0: none */
+	int64_t look_at; /* at which the rules are tried again, because a node was leased to others; 0: none */
 	bool stopping, restarted;
 	struct plan plan;
 	size_t used; /* slots below, the rest of which was never touched */
@@ -139,6 +140,10 @@ int device_resume(struct monitor *m, const char *name, struct failure *f);
 int hotplug_open(struct monitor *m, struct failure *f); /* from now on nothing is missed */
 void hotplug_refresh(struct monitor *m);                /* rules have come or gone, or events are lost */
 void hotplug_serve(struct monitor *m);
+
+/* lease.c: of a node that a rule brings. -1: others have it, or somebody is at it just now. `mode` NULL: shared. */
+int lease_take(struct monitor *m, const struct ctl_device *d, const char *mode);
+void lease_return(struct monitor *m, const struct ctl_device *d);
 
 /* uevent.c: tells the instance that a node has come or gone. `heard`: what the kernel said of it, where sysfs has
  * nothing any more, as words that each end. */

@@ -183,7 +183,7 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 {
 	char *field[FIELDS], *cursor = text;
 	int count, line = 0, known;
-	bool ended = false;
+	bool ended = flat_counted(text);
 
 	plan->halt_signal = 15;
 	plan->stop_timeout = 30;
@@ -198,12 +198,10 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 				return fail(f, "read the plan", "it is not a run plan of version 1");
 			continue;
 		}
-		known = ended ? 0 : row(plan, field, (size_t)count);
+		known = row(plan, field, (size_t)count);
 		errno = EINVAL;
-		if (known < 0 && count == 1 && !strcmp(field[0], "end")) {
-			ended = true;
+		if (known < 0 && count == 1 && !strcmp(field[0], "end"))
 			continue;
-		}
 		if (known <= 0)
 			return fail(f, "read the plan", known ? "line %d: unknown key `%s`" : "line %d: wrong `%s`",
 				    line, field[0]);

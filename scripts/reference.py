@@ -139,7 +139,7 @@ def commands() -> str:
 
 
 def words(option: cli.Option) -> str:
-    return option_words(option.name, option.short, option.metavar).strip()
+    return option_words(option.name, option.short, option.value).strip()
 
 
 def roff(text: str) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Wish:
     """What an instance is to be: everything that `launch` and `create` are told."""
 
-    __slots__ = ("config", "devices", "ephemeral", "ignore_unsupported", "image", "name", "profiles")
+    __slots__ = ("config", "devices", "ephemeral", "ignore_unsupported", "image", "layer", "name", "profiles")
 
     def __init__(
         self,
@@ -43,6 +43,8 @@ class Wish:
         self.image, self.name, self.profiles = image, name, list(profiles)
         self.config, self.devices = dict(config or {}), {key: dict(value) for key, value in (devices or {}).items()}
         self.ephemeral, self.ignore_unsupported = ephemeral, ignore_unsupported
+        self.layer = ""
+        """A directory whose copy is the instance's own layer, in place of an empty one."""
 
 
 def compiled(wish: Wish, image: Image) -> list[list[str]]:
@@ -126,7 +128,7 @@ def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]
             from ctrmgr.backend import allocations
 
             plan = allocations.settle(name, plan, starts=False)
-        _make_layer(aside, image, name, claims)
+        _make_layer(aside, image, name, claims, wish.layer)
         config = [["image", image.fingerprint, wish.image], *(["profile", profile] for profile in wish.profiles)]
         config += [["config", key, value] for key, value in wish.config.items()]
         config += [
@@ -145,24 +147,50 @@ def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]
         raise
 
 
-def _make_layer(aside: str, image: Image, name: str, claims: Claims) -> None:
+def _make_layer(aside: str, image: Image, name: str, claims: Claims, layer: str) -> None:
     """The instance's own layer: what differs from the image. Ids on disk are the image's; the mount maps them."""
-    for folder in ("upper", "work"):
-        os.mkdir(f"{aside}/{folder}", 0o755)
-    root = os.stat(image.rootfs)
-    os.chmod(f"{aside}/upper", root.st_mode & 0o7777)
-    os.chown(f"{aside}/upper", root.st_uid, root.st_gid)
+    os.mkdir(f"{aside}/work", 0o755)
+    if layer:
+        from ctrmgr.backend import snapshots
+
+        snapshots.copy_tree(layer, f"{aside}/upper")
+    else:
+        os.mkdir(f"{aside}/upper", 0o755)
+        root = os.stat(image.rootfs)
+        os.chmod(f"{aside}/upper", root.st_mode & 0o7777)
+        os.chown(f"{aside}/upper", root.st_uid, root.st_gid)
     servers = net.nameservers() if claims.addresses else ([], [])
     files = network.files(name, claims.addresses, *servers)
     etc = f"{image.rootfs}/etc"
     if os.path.islink(etc) or not os.path.isdir(etc):
         return
-    os.mkdir(f"{aside}/upper/etc", 0o755)
-    os.chown(f"{aside}/upper/etc", os.stat(etc).st_uid, os.stat(etc).st_gid)
-    for path, text in files.items():
-        fd = os.open(f"{aside}/upper/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.write(fd, text.encode())
-        os.close(fd)
+    try:
+        os.mkdir(f"{aside}/upper/etc", 0o755)
+        os.chown(f"{aside}/upper/etc", os.stat(etc).st_uid, os.stat(etc).st_gid)
+    except FileExistsError:
+        pass
+    try:
+        folder = os.open(f"{aside}/upper/etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return  # a layer's: the instance has made something else of it
+    try:
+        for path, text in files.items():
+            _write(folder, path.removeprefix("etc/"), text, anew=bool(layer))
+    finally:
+        os.close(folder)
+
+
+def _write(folder: int, name: str, text: str, *, anew: bool) -> None:
+    if anew:
+        try:
+            os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        except IsADirectoryError:
+            return
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+    os.write(fd, text.encode())
+    os.close(fd)
 
 
 def made_up_name() -> str:

@@ -146,6 +146,7 @@ def attach_rows(
         opened: list[tuple[list[str], int]] = []
         asks = any(row[0] == "request" for row in rows)
         given = _given(name, rows, running, volatile) if asks else None
+        added: record.Added | None = None
         try:
             rows = _beside(name, device, [*rows, *(given.rows if given else ())], plan, running)
             if given or not asks:
@@ -153,8 +154,7 @@ def attach_rows(
             if running:
                 _hold(name, device, rows)
             if not volatile:
-                own.devices[device] = canonical
-                record.stage(own, [*plan, *rows])
+                added = record.Added(own, device, canonical, rows)
                 crash("attach-recorded")
             if running:
                 if any(row[0] == "device-limit" for row in rows):
@@ -169,7 +169,8 @@ def attach_rows(
                     _do_hooks(name, device, rows)
                     crash("attach-hooked")
         except BaseException:
-            record.drop(own.path)
+            if added:
+                added.drop()
             leases.release(name, device)
             if given:
                 _take_back(given)
@@ -178,7 +179,8 @@ def attach_rows(
             for _, fd in opened:
                 if fd >= 0:
                     os.close(fd)
-        record.finish(own.path)
+        if added:
+            added.finish()
     return running
 
 
@@ -371,7 +373,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
                 crash("detach-recorded")
             if attached:
                 made = _hooks(name, device, there)
-                result = _ask_take(name, device, holders, control.DETACH)
+                result = ask_take(name, device, holders, control.DETACH)
                 _lift(name, [row for row in plan if row[1] == device])
                 leases.release(name, device)
                 crash("detach-done")
@@ -406,34 +408,8 @@ def _undo_hooks(name: str, device: str, made: list[list[str]]) -> None:
     hooks.undo(name, device, made)
 
 
-def suspend(name: str, device: str, *, holders: str = "report") -> Detached:
-    """Take a device's nodes away for now: `resume` gives them back, and so does a start.
-
-    `holders` is as for `detach`. Raises NotFoundError when it is not attached, ConflictError when it is suspended or refused.
-    """
-    if holders not in control.HOLDERS:
-        raise SpecError(f"`{holders}` is not one of {', '.join(control.HOLDERS)}")
-    with record.lock(name):
-        _attached(name, device)
-        return _ask_take(name, device, holders, control.SUSPEND)
-
-
-def resume(name: str, device: str) -> None:
-    """Give a suspended device back. Raises NotFoundError when it is not attached, ConflictError when it is not suspended."""
-    with record.lock(name):
-        _attached(name, device)
-        reply = control.ask(record.run_home(name), control.RESUME, name=device)
-    if reply.error:
-        raise control.failure(device, reply.step, reply.detail, reply.error)
-
-
-def _attached(name: str, device: str) -> None:
-    run = record.running(name)
-    if not any(found.name == device for found in control.ask(run, control.DEVICES).devices()):
-        raise NotFoundError(f"`{name}` has no device `{device}`", hint=f"`ctrmgr info {name}` lists them")
-
-
-def _ask_take(name: str, device: str, holders: str, op: int) -> Detached:
+def ask_take(name: str, device: str, holders: str, op: int) -> Detached:
+    """Have the monitor detach or suspend a device. Raises ConflictError, HostError, HelperError."""
     reply = control.ask(record.run_home(name), op, name=device, arg=control.HOLDERS.index(holders))
     if reply.error == errno.EBUSY and holders == "refuse":
         found = ", ".join(f"{holder.comm} (pid {holder.inner_pid})" for holder in reply.holders())

@@ -7,6 +7,7 @@ import os
 import stat
 from functools import partial
 
+from ctrmgr import state
 from ctrmgr.backend import checkup, record, repair
 from ctrmgr.backend.checkup import NOTE, OK, WRONG, Finding
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
@@ -61,6 +62,7 @@ def _instance(name: str) -> Iterator[Finding]:
     """The caller holds its lock."""
     path = record.home(name)
     half = [file for file in ("config.new", "plan.new", "rename") if os.path.exists(f"{path}/{file}")]
+    half += ["config"] if state.has_tail(f"{path}/config") else []
     if half:
         text = f"a command was killed while it changed it ({', '.join(half)})"
         yield Finding(name, "state", WRONG, text, mend=partial(_locked, name))

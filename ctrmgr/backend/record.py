@@ -10,7 +10,7 @@ from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
 
@@ -146,7 +146,7 @@ def _again(path: str) -> str:
     return f"`ctrmgr restart {path.rpartition('/')[2]}` makes it again from the instance's own keys and its profiles"
 
 
-# A change of both files. The order of the steps is the journal: `plan.new` alone, or with a `config.new` that is cut off, was
+# A change of both files, or (`Added`) more of both. The order of the steps is the journal: `plan.new` alone, or with a `config.new` that is cut off, was
 # never complete; both together may be finished or dropped; `config.new` alone must be finished.
 
 
@@ -171,6 +171,32 @@ def _aside(path: str, rows: Sequence[Sequence[str]], *, allocated: bool) -> None
             os.close(fd)
     except OSError as error:
         raise state.unwritable(path, error) from error
+
+
+class Added:
+    """A device that comes: its keys and its rows at the end of both files, which only count when `finish` has said so.
+
+    Whatever is half done, `config` has a tail: it is written first, and counts last.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, record: Record, device: str, values: Mapping[str, str], rows: Sequence[Sequence[str]]) -> None:
+        keys = [["device", device, key, value] for key, value in values.items()]
+        config = state.Addition(f"{record.path}/config", keys)
+        try:
+            self.parts = (state.Addition(f"{record.path}/plan", rows), config)
+        except BaseException:
+            config.drop()
+            raise
+
+    def finish(self) -> None:
+        for part in self.parts:
+            part.count()
+
+    def drop(self) -> None:
+        for part in self.parts:
+            part.drop()
 
 
 def finish(path: str) -> None:

@@ -71,6 +71,8 @@ def instance(name: str) -> bool:
 
         snapshots.finish(path)
     running = record.is_running(name)
+    if state.has_tail(f"{path}/config") or state.has_tail(f"{path}/plan"):
+        _attach(path, run, running)
     if os.path.exists(f"{path}/config.new") or os.path.exists(f"{path}/plan.new"):
         _change(path, run, running)
     if not running and os.path.exists(run):
@@ -80,6 +82,29 @@ def instance(name: str) -> bool:
 
         allocations.mend(name, running=running)
     return running
+
+
+def _attach(path: str, run: str, running: bool) -> None:
+    """An attach whose writer died: finish it if the monitor has the device, or if nothing but the last word was missing."""
+    name, config, plan = os.path.basename(path), f"{path}/config", f"{path}/plan"
+    try:
+        device = state.tail(config)[0][1]  # without one the plan is damaged: `config` is written first, and counts last
+        counts = any(row[0] in parts.WORDS and row[1] == device for row in record.read_plan(path))
+        if not counts and running and state.has_tail(plan):
+            have = {each.name for each in control.ask(run, control.DEVICES).devices()}
+            old = record.read_plan(path)
+            counts = device in have and _hooks(path, old, [*old, *state.tail(plan)])
+    except HostError:
+        raise
+    except (CtrmgrError, IndexError):  # a power cut: what `config` has is right
+        state.end_tail(config, counts=False)
+        state.end_tail(plan, counts=False)
+        from ctrmgr.backend import start
+
+        start.replan(name)
+        return
+    state.end_tail(plan, counts=counts)
+    state.end_tail(config, counts=counts)
 
 
 def _change(path: str, run: str, running: bool) -> None:

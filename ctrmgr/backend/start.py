@@ -30,7 +30,7 @@ def start(name: str) -> None:
     path, run = record.home(name), record.run_home(name)
     state.make_dir(state.run_dir())
     if not os.path.exists(f"{path}/plan"):
-        _replan(name)
+        replan(name)
     try:
         _devices(name)
     except BaseException:
@@ -78,7 +78,7 @@ def _devices(name: str) -> None:
     with open(path, "rb") as file:
         data = file.read()
     if b"\nidentity\t" in data and _is_stale(path):
-        _replan(name)
+        replan(name)
     asks = b"\nrequest\t" in data
     if asks:
         _give(name)
@@ -118,7 +118,7 @@ def _mended(name: str, report: spawn.Report, mends: list[Mend]) -> Mend | None:
 def _mend_plan(name: str, report: spawn.Report) -> bool:
     if report.step != "read the plan":
         return False
-    _replan(name)
+    replan(name)
     return True
 
 
@@ -131,7 +131,7 @@ def _mend_filter(name: str, report: spawn.Report) -> bool:
     for path in paths:
         os.rename(path, path + "~")
     try:
-        _replan(name)
+        replan(name)
     except UnsupportedError:
         for path in paths:
             os.rename(path + "~", path)
@@ -145,7 +145,7 @@ def _mend_label(name: str, report: spawn.Report) -> bool:
     """The AppArmor profile was loaded when the plan was made and is not now; or AppArmor is off."""
     if report.step != "confine init" or "AppArmor" not in report.detail or report.error not in NO_LABEL:
         return False
-    _replan(name)
+    replan(name)
     return True
 
 
@@ -169,11 +169,11 @@ def _mend_limits(name: str, report: spawn.Report) -> bool:
     """A disk has another number now, or is gone."""
     if report.step != "set a limit" or report.error not in (errno.ENODEV, errno.ENXIO):
         return False
-    _replan(name)
+    replan(name)
     return True
 
 
-def _replan(name: str) -> None:
+def replan(name: str) -> None:
     """Compile a damaged plan anew from what the user asked for; ids and addresses are known by their claims. Cold."""
     from ctrmgr.plan import compile
 
@@ -197,7 +197,7 @@ def _give(name: str) -> None:
     except HostError:
         raise
     except CtrmgrError:
-        _replan(name)
+        replan(name)
         plan = record.read_plan(path)
     rows = allocations.settle(name, plan, starts=True)
     if rows != plan:

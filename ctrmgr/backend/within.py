@@ -26,7 +26,9 @@ from ctrmgr.kernel import syscalls as sc
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import NoReturn
+    from typing import NoReturn, TypeVar
+
+    T = TypeVar("T")
 
 KEPT = (sc.CAP_CHOWN, sc.CAP_DAC_OVERRIDE, sc.CAP_FOWNER, sc.CAP_FSETID)
 CODECS = ("ascii", "latin-1", "utf-8")
@@ -84,8 +86,9 @@ def is_directory(name: str, path: str) -> bool:
     return found
 
 
-def tar(name: str, write_fd: int, metadata: str) -> None:
-    """Write a stopped instance as a unified image tarball (no compression) to a descriptor. Raises ConflictError, HostError."""
+def tar(name: str, metadata: str) -> Iterator[bytes]:
+    """A stopped instance as a unified image tarball, without compression. Raises ConflictError, HostError."""
+    read_fd, write_fd = os.pipe()
 
     def task(notes: Callable[[str], None]) -> None:
         out = TreeTar(lambda data: _write_all(write_fd, data))
@@ -93,8 +96,11 @@ def tar(name: str, write_fd: int, metadata: str) -> None:
         out.tree("/", "rootfs")
         out.end()
 
-    with _Process(name, task, (write_fd,), stopped=True) as process:
-        process.wait()
+    def blocks(fd: int) -> Iterator[bytes]:
+        while block := os.read(fd, entries.BLOCK):
+            yield block
+
+    return _reading(name, task, read_fd, write_fd, blocks, lambda text: None, stopped=True)
 
 
 def _rooted(path: str) -> str:
@@ -106,13 +112,15 @@ def _reading(
     task: Callable[[Callable[[str], None]], None],
     read_fd: int,
     write_fd: int,
-    read: Callable[[int], Iterator[entries.Entry]],
+    read: Callable[[int], Iterator[T]],
     say: Callable[[str], None],
-) -> Iterator[entries.Entry]:
+    *,
+    stopped: bool = False,
+) -> Iterator[T]:
     try:
         with contextlib.ExitStack() as stack:
             try:
-                process = stack.enter_context(_Process(name, task, (write_fd,)))
+                process = stack.enter_context(_Process(name, task, (write_fd,), stopped=stopped))
             finally:
                 os.close(write_fd)
             try:

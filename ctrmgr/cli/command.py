@@ -11,9 +11,12 @@ if TYPE_CHECKING:
 
 
 class Option:
-    """`--name[=VALUE]`, perhaps with a one-letter form. Without a metavar it is a flag."""
+    """`--name[=VALUE]`, perhaps with a one-letter form. Without a metavar it is a flag.
 
-    __slots__ = ("choices", "help", "metavar", "name", "repeat", "short")
+    `bare` is what it means without a value, which then follows `=` only.
+    """
+
+    __slots__ = ("bare", "choices", "help", "metavar", "name", "repeat", "short")
 
     def __init__(
         self,
@@ -22,11 +25,17 @@ class Option:
         *,
         short: str = "",
         metavar: str = "",
+        bare: str = "",
         repeat: bool = False,
         choices: Sequence[str] = (),
     ) -> None:
         self.name, self.help, self.short, self.metavar = name, help, short, metavar
-        self.repeat, self.choices = repeat, tuple(choices)
+        self.bare, self.repeat, self.choices = bare, repeat, tuple(choices)
+
+    @property
+    def value(self) -> str:
+        """Its value as help shows it, with what stands before."""
+        return f"[={self.metavar}]" if self.bare else f" {self.metavar}" if self.metavar else ""
 
 
 class Argument:
@@ -139,7 +148,9 @@ def parse(command: Command, words: list[str]) -> Args:
         if option is None:
             raise SpecError(f"unknown option `{word}`", hint=f"see `ctrmgr {command.name} --help`")
         if option.metavar:
-            if not equals:
+            if not equals and option.bare:
+                value = option.bare
+            elif not equals:
                 if not queue:
                     raise SpecError(f"option `{word}` needs a value ({option.metavar})")
                 value = queue.pop()

@@ -63,7 +63,7 @@ def words(line: list[str]) -> list[str]:
     if last.startswith("-"):
         return [f"--{option.name}" for option in best.options]
     for option in best.options:
-        if before[-1] in (f"--{option.name}", f"-{option.short}") and option.metavar:
+        if before[-1] in (f"--{option.name}", f"-{option.short}") and option.metavar and not option.bare:
             return list(option.choices) or things(option.metavar.lower())
     index = len([word for word in before[len(best.name.split(" ")) :] if not word.startswith("-")])
     if not best.arguments:

@@ -7,7 +7,7 @@ import sys
 
 from ctrmgr import state
 from ctrmgr.backend.record import Record
-from ctrmgr.cli import command
+from ctrmgr.cli import command, config_device
 from ctrmgr.cli.command import Argument, Command
 from ctrmgr.errors import ConflictError, NotFoundError
 
@@ -127,4 +127,5 @@ COMMANDS = (
         arguments=(INSTANCE, Argument("KEY", "docs/reference/config.md lists them", repeat=True)),
     ),
     Command("config edit", "change keys and devices in $EDITOR", config_edit, arguments=(INSTANCE,)),
+    *config_device.COMMANDS,
 )

@@ -35,6 +35,12 @@ def run_attach(args: Args) -> None:
         record.Record(name)
         print("\n".join("\t".join(row) for row in devices.check(device, keys)[1]))
         return
+    if args.flag("wait"):
+        from ctrmgr.backend import waiting
+
+        seconds = waiting.seconds(args.one("wait"))
+        waiting.attach(name, device, keys, seconds, volatile=args.flag("volatile"))
+        return
     live = devices.attach(name, device, keys, volatile=args.flag("volatile"))
     if not live:
         talk(args, f"`{name}` is stopped: `{device}` comes with its next start")
@@ -65,24 +71,24 @@ def run_detach(args: Args) -> None:
 
 
 def run_suspend(args: Args) -> None:
-    from ctrmgr.backend import devices
+    from ctrmgr.backend import suspend
 
     name, device = named(args)
     if args.flag("dry-run"):
         print(f"suspend {device} of {name}")
         return
     policy = args.one("holders", "report")
-    say_holders(args, name, policy, devices.suspend(name, device, holders=policy))
+    say_holders(args, name, policy, suspend.suspend(name, device, holders=policy))
 
 
 def run_resume(args: Args) -> None:
-    from ctrmgr.backend import devices
+    from ctrmgr.backend import suspend
 
     name, device = named(args)
     if args.flag("dry-run"):
         print(f"resume {device} of {name}")
         return
-    devices.resume(name, device)
+    suspend.resume(name, device)
 
 
 def say_holders(args: Args, name: str, policy: str, result: devices.Detached) -> None:
@@ -131,7 +137,10 @@ COMMANDS = (
                 repeat=True,
             ),
         ),
-        options=(VOLATILE,),
+        options=(
+            VOLATILE,
+            Option("wait", "until it opens inside; undone when it does not (30 s)", metavar="SECONDS", bare="30"),
+        ),
     ),
     Command(
         "detach-device",

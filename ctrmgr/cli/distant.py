@@ -342,15 +342,22 @@ RUN: dict[str, Callable[[Args], int | None]] = {
 }
 
 
-MODULES = {"profile": "distant_profile", "snapshot": "distant_snapshot"}
-"""First word → module of this package with more of these."""
+MODULES = {
+    "config device": "distant_config_device",
+    "copy": "distant_copy",
+    "move": "distant_copy",
+    "profile": "distant_profile",
+    "snapshot": "distant_snapshot",
+}
+"""First words → module of this package with more of these."""
 
 
 def run(command: Command, args: Args) -> int | None:
     """Carry a verb out whose words name a remote. Raises UnsupportedError for one that stays on this machine."""
     function = RUN.get(command.name)
     if function is None:
-        module = MODULES.get(command.name.partition(" ")[0], "distant_config")
+        words = command.name.split(" ")
+        module = MODULES.get(" ".join(words[:2])) or MODULES.get(words[0], "distant_config")
         more = __import__(f"ctrmgr.cli.{module}", fromlist=("RUN",)).RUN
         function = more.get(command.name)
     if function is None:

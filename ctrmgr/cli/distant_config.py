@@ -36,16 +36,21 @@ def asked(args: Args) -> Asked:
         name = words.pick()
     server = open_server(remote)
     names = [] if args.flag("no-profiles") else args.all("profile") or ["default"]
-    theirs, ours = _profiles(server, names)
+    theirs, ours = profiles(server, names)
     config, own = merged(ours, pairs(args.all("config"), "KEY=VALUE"), given_devices(args))
     made = translated(server, config, own)
+    settle(args, server, made)
+    return Asked(server, name, args.positional[0], theirs, made)
+
+
+def settle(args: Args, server: Server, made: Translated) -> None:
+    """What a server cannot do is left out on demand, or refused. Raises UnsupportedError."""
     if args.flag("ignore-unsupported"):
         for key, reason in made.problems:
             distant.talk(args, f"note: `{key}` was left out: {reason}")
         made.problems = []
     made.refuse(server.name)
     check_places(server, made)
-    return Asked(server, name, args.positional[0], theirs, made)
 
 
 def given_devices(args: Args) -> dict[str, dict[str, str]]:
@@ -105,7 +110,7 @@ def merged(
     return keys, found
 
 
-def _profiles(server: Server, names: list[str]) -> tuple[list[str], list[Plain]]:
+def profiles(server: Server, names: list[str]) -> tuple[list[str], list[Plain]]:
     """The server's by name, and then (as the instance's own keys) ours that it does not have."""
     from ctrmgr.plan.compile import find
 
@@ -156,21 +161,25 @@ def check_places(server: Server, made: Translated) -> None:
 
 
 def _create(args: Args, wanted: Asked) -> None:
-    server, made = wanted.server, wanted.made
-    source = _source(server, wanted.image)
+    make(wanted, _source(wanted.server, wanted.image), ephemeral=args.flag("ephemeral"))
+
+
+def make(wanted: Asked, source: Mapping[str, object], *, ephemeral: bool) -> None:
+    """Raises ConflictError, BackendError; then nothing is left, or it is said what is."""
+    made = wanted.made
     later = {name for name, _, _ in made.names}
     first = {name: keys for name, keys in made.devices.items() if name not in later}
     instances.create(
-        server,
+        wanted.server,
         wanted.name,
         source,
         profiles=wanted.profiles,
         config=made.config,
         devices=first,
-        ephemeral=args.flag("ephemeral"),
+        ephemeral=ephemeral,
     )
     if later:
-        instances.finish(server, wanted.name, lambda: _named(wanted, later))
+        instances.finish(wanted.server, wanted.name, lambda: _named(wanted, later))
 
 
 def _named(wanted: Asked, later: set[str]) -> None:
@@ -304,6 +313,8 @@ def run_attach(args: Args) -> None:
         device = device.partition("/")[2].replace("=", "-")
     if args.flag("volatile"):
         raise SpecError("`--volatile`: a server keeps what it attaches", hint="detach it again")
+    if args.flag("wait"):
+        raise SpecError("`--wait`: a server is believed only when the device is there", hint="it is waited for anyway")
     server, name = distant.one(word)
     if args.flag("dry-run"):
         instances.get(server, name)

@@ -35,13 +35,13 @@ def describe(command: Command) -> str:
     if command.help:
         lines += ["", command.help]
     rows = [(argument.name, argument.help) for argument in command.arguments]
-    rows += [(option_words(option.name, option.short, option.metavar), option.help) for option in command.options]
+    rows += [(option_words(option.name, option.short, option.value), option.help) for option in command.options]
     width = max(len(left) for left, _ in rows)
     return "\n".join([*lines, "", *(f"  {left.ljust(width)}  {right}" for left, right in rows)])
 
 
-def option_words(name: str, short: str, metavar: str) -> str:
-    return (f"-{short}, " if short else "    ") + f"--{name}" + (f" {metavar}" if metavar else "")
+def option_words(name: str, short: str, value: str) -> str:
+    return (f"-{short}, " if short else "    ") + f"--{name}{value}"
 
 
 COMMANDS = (

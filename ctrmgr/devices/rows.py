@@ -82,7 +82,7 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
     found += [["hook", name, *hook] for hook in resolved.hooks]
     if resolved.rule:
         owner = next((row[5:8] for row in found if row[0] == "device"), None) or _owner(values)
-        found.append(["hotplug", name, *owner, "rwm", *resolved.rule])
+        found.append(["hotplug", name, *owner, "rwm", *resolved.rule, *_leased(values)])
     if not found:
         raise NotFoundError(f"this {kind} has nothing that an instance can be given")
     found += [["identity", name, file, text] for file, text in resolved.identity]
@@ -162,7 +162,13 @@ def _waiting(name: str, row: Row, values: Mapping[str, str]) -> list[Row]:
     if row[9] == "required" or not row[3].startswith("/dev/") or values.get("id"):
         return []
     source, path = row[3].removeprefix("/dev/"), row[4].removeprefix("/dev/")
-    return [["hotplug", name, *row[5:9], row[2], f"source={source}", f"path={path}"]]
+    return [["hotplug", name, *row[5:9], row[2], f"source={source}", f"path={path}", *_leased(values)]]
+
+
+def _leased(values: Mapping[str, str]) -> list[str]:
+    """How the monitor leases what it gives by a rule; without a word it is shared."""
+    mode = values.get("lease") or "shared"
+    return [f"lease={mode}"] if mode != "shared" else []
 
 
 def _group(gid: int, root: str) -> str:

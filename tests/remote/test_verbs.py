@@ -134,6 +134,26 @@ def test_config(host: Remote) -> None:
     assert "lxc.no_new_privs = 1" in host("config", "get", "host:c1", "raw.lxc").stdout
 
 
+def test_config_device(host: Remote) -> None:
+    host("launch", "tiny", "host:c1")
+    assert "root,disk,(a profile's)" in host("config", "device", "list", "host:c1", "-fcsv").stdout
+    host("config", "device", "add", "host:c1", "full", "unix-char", "source=/dev/full", "path=/dev/mine", "mode=0600")
+    owner = ("exec", "host:c1", "--", "stat", "-c", "%u %a", "/dev/mine")
+    assert host(*owner).stdout.split() == ["0", "600"]
+    host("config", "device", "set", "host:c1", "full", "uid=7", "mode=0640")
+    assert host("config", "device", "get", "host:c1", "full", "uid").stdout == "7\n"
+    assert host(*owner).stdout.split() == ["7", "640"]
+    host("config", "device", "unset", "host:c1", "full", "uid")
+    assert "`uid` is not set" in host("config", "device", "unset", "host:c1", "full", "uid", code=3).stderr
+    shown = host("config", "device", "show", "host:c1").stdout
+    assert "mode: '0640'" in shown and "root" not in shown
+    assert "pool: default" in host("config", "device", "show", "host:c1", "--expanded").stdout
+    assert "of a profile" in host("config", "device", "set", "host:c1", "root", "size=1GiB", code=4).stderr
+    assert "no device `other`" in host("config", "device", "get", "host:c1", "other", "uid", code=3).stderr
+    host("config", "device", "remove", "host:c1", "full")
+    assert host("exec", "host:c1", "--", "test", "-e", "/dev/mine", code=1).code == 1
+
+
 def test_keys_of_two_at_once(host: Remote) -> None:
     """Each reads, changes and writes: nobody's key is lost."""
     host("create", "tiny", "host:c1")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrmgr import state as statefile
 from ctrmgr.backend import create, record, repair
 from tests.conftest import ROOT, Ctr, same, settle
 from tests.rootful import plugins, test_parts
@@ -83,6 +84,7 @@ def whole(ctr: Ctr) -> None:
     for name in names:
         files = {path.name for path in (state / "instances" / name).iterdir()}
         assert not files & {"config.new", "plan.new", "rename"}, files
+        assert not any(statefile.has_tail(f"{state}/instances/{name}/{file}") for file in ("config", "plan"))
     assert {os.readlink(path) for path in (state / "ids").iterdir()} <= names
 
 
@@ -169,6 +171,38 @@ def test_devices_of_several_parts(ctr: Ctr, before: dict[str, object], host_snap
     ctr("delete", "--force", "c1")
     settle()
     same(before, host_snapshot())
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize(
+    ("config", "plan", "there"),
+    [
+        (b"", b"end\n", True),  # killed before the last word
+        (b"", b"", None),  # or before either: as the monitor has it
+        (b"device\t", b"", False),
+        (bytes(30), b"end\n", False),  # the disk did not get it
+        (bytes(30), bytes(30), False),
+    ],
+)
+def test_the_end_of_an_attach(ctr: Ctr, running: bool, config: bytes, plan: bytes, there: bool | None) -> None:
+    """Killed between the last two words of it, or without power."""
+    ctr(*LAUNCH)
+    if not running:
+        ctr("stop", "c1")
+    ctr("attach-device", "c1", FUSE)
+    home = ctr.folder / "state/instances/c1"
+    for name, tail in (("config", config), ("plan", plan)):
+        data = (home / name).read_bytes().removesuffix(b"end\n")
+        if tail.strip(b"\0") != tail or tail == b"device\t":
+            data = data[: data.rindex(b"end\n") + 4]
+        (home / name).write_bytes(data + tail)
+    if there is None:
+        there = running
+    ctr("config", "set", "c1", "user.any=thing")
+    whole(ctr)
+    assert (f"source={FUSE}" in ctr("info", "c1").stdout) == there
+    ctr("restart" if running else "start", "c1")
+    assert (ctr("exec", "c1", "test", "-c", FUSE, code=None).code == 0) == there
 
 
 @pytest.mark.parametrize("step", ["config-recorded", "config-done"])

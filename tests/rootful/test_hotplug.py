@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -181,3 +182,51 @@ def test_attached_live_before_it_exists(ctr: Ctr, loop: Loop) -> None:
     loop.add()
     time.sleep(SOON)
     assert not there()
+
+
+LATE = ("type=unix-block", "required=false", "path=/dev/late")
+
+
+def holders(ctr: Ctr, loop: Loop) -> list[str]:
+    """Instances that have it, once leases and the machine's list say the same."""
+    number, folder = os.stat(loop.node).st_rdev, ctr.folder / "run/.leases"
+    id = f"block:{os.major(number)}:{os.minor(number)} "
+    shown = json.loads(ctr("device", "list", "unix-block", "--all", "--format", "json").stdout)
+    there = [held for row in shown if row["name"] == loop.name for held in row["holders"]]
+    listed = sorted(held["instance"] for held in there if held["live"])
+    files = os.listdir(folder) if folder.exists() else []
+    leased = sorted(file.split(" ")[2] for file in files if file.startswith(id))
+    return leased if leased == listed else []
+
+
+def test_what_comes_is_leased(ctr: Ctr, loop: Loop) -> None:
+    """One has it; the other gets it when it is given back; nobody can attach it beside them; and nothing remains."""
+    for name in ("c1", "c2"):
+        ctr(*LAUNCH, name)
+        ctr("attach-device", name, "late", *LATE, f"source={loop.node}", "lease=exclusive")
+    loop.add()
+    wait_for(lambda: holders(ctr, loop))
+    (first,) = holders(ctr, loop)
+    other = "c2" if first == "c1" else "c1"
+    assert not ctr("exec", first, "--", "test", "-b", "/dev/late", code=None).code
+    assert ctr("exec", other, "--", "test", "-b", "/dev/late", code=None).code
+    said = ctr("attach-device", other, "now", "type=unix-block", f"source={loop.node}", code=4).stderr
+    assert f"`{first}` (exclusive, as `late`)" in said
+    ctr("detach-device", first, "late")
+    wait_for(lambda: holders(ctr, loop) == [other])
+    assert not ctr("exec", other, "--", "test", "-b", "/dev/late", code=None).code
+    loop.remove()
+    wait_for(lambda: not os.listdir(ctr.folder / "run/.leases"))
+
+
+def test_at_most_so_many_share_what_comes(ctr: Ctr, loop: Loop) -> None:
+    for name, lease in (("c1", "shared:2"), ("c2", "shared"), ("c3", "shared")):
+        ctr(*LAUNCH, name)
+        ctr("attach-device", name, "late", *LATE, f"source={loop.node}", f"lease={lease}")
+    loop.add()
+    wait_for(lambda: len(holders(ctr, loop)) == 2)
+    time.sleep(SOON)
+    first, second = holders(ctr, loop)
+    ctr("stop", "--force", first)
+    wait_for(lambda: holders(ctr, loop) == sorted({"c1", "c2", "c3"} - {first}))
+    assert second in holders(ctr, loop)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The keys of a device that an instance has already: looked up, and changed now as far as that can be. Cold."""
+
+from __future__ import annotations
+
+from ctrmgr.backend import configure, devices, record
+from ctrmgr.backend.record import Record
+from ctrmgr.devices import driver
+from ctrmgr.errors import ConflictError, NotFoundError
+from ctrmgr.kernel import control
+from ctrmgr.plan import profiled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ctrmgr.plan.profiled import Known
+
+    Keys = dict[str, str]
+
+
+class Changed:
+    """What became of a change: `waits` for the next start; or the device was taken and given anew, which `taken` tells of."""
+
+    __slots__ = ("taken", "waits")
+
+    def __init__(self, waits: bool, taken: devices.Detached | None = None) -> None:
+        self.waits, self.taken = waits, taken
+
+
+def known(own: Record) -> dict[str, Known]:
+    """All devices, those of profiles too, by name. Raises NotFoundError for a profile that is gone, SpecError."""
+    return profiled.devices(own.profiles, own.devices)
+
+
+def one(own: Record, device: str) -> Known:
+    """Raises NotFoundError."""
+    found = known(own).get(device)
+    if found is None:
+        hint = f"`ctrmgr config device list {own.name}` shows those that it has"
+        raise NotFoundError(f"`{own.name}` has no device `{device}`", hint=hint)
+    return found
+
+
+def changed(own: Record, device: str, values: Mapping[str, str | None], *, override: bool = False) -> Keys:
+    """The device's keys with some set and others (None) taken away.
+
+    Raises NotFoundError for a device or key that is not there, ConflictError for a device of a profile (with `override`: for one
+    that is not), SpecError.
+    """
+    there = one(own, device)
+    if there.profile and not override:
+        raise ConflictError(
+            f"device `{device}` of `{own.name}` is profile `{there.profile}`'s",
+            hint=f"`ctrmgr config device override {own.name} {device} KEY=VALUE` makes it the instance's own",
+        )
+    if override and not there.profile:
+        raise ConflictError(f"device `{device}` is `{own.name}`'s own already", hint="`config device set` changes it")
+    keys = dict(there.keys)
+    for key, value in values.items():
+        if value is not None:
+            keys[key] = value
+        elif key == "type" or keys.pop(key, None) is None:
+            raise NotFoundError(f"`{key}` is not set on device `{device}`")
+    return profiled.check(device, keys)
+
+
+def change(
+    name: str,
+    device: str,
+    values: Mapping[str, str | None],
+    *,
+    override: bool = False,
+    holders: str = "report",
+    say: Callable[[str], None] = lambda text: None,
+) -> Changed:
+    """Set keys of a device, or (None) take them away. Limits reach a running instance at once; for other keys an attached device of
+    its own is taken and given anew. When that fails, it is given as it was.
+
+    Raises what `changed` does, HostError, UnsupportedError, and ConflictError when `holders` is `refuse` and there are any.
+    """
+    with configure.opened(name) as own:
+        before = one(own, device).keys
+        after = changed(own, device, values, override=override)
+        differs = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+        anew = (
+            any(not key.startswith("limits.") for key in differs)
+            and not override
+            and _is_attached(name, before, device)
+        )
+        if not anew:
+            own.devices[device] = after
+            return Changed(configure.apply(own, say))
+    devices.check(device, after)
+    taken = devices.detach(name, device, holders=holders)
+    try:
+        devices.attach(name, device, after)
+    except BaseException:
+        devices.attach(name, device, before)
+        raise
+    return Changed(False, taken)
+
+
+def _is_attached(name: str, keys: Keys, device: str) -> bool:
+    if not driver.is_live(keys["type"]) or not record.is_running(name):
+        return False
+    return any(found.name == device for found in control.ask(record.run_home(name), control.DEVICES).devices())
+
+
+def add(name: str, device: str, keys: Mapping[str, str]) -> bool:
+    """Give an instance a device. True: it waits for the next start. Raises what `devices.attach` does."""
+    if driver.is_live(keys["type"]) or keys["type"] not in driver.DRIVERS:
+        return not devices.attach(name, device, keys) and record.is_running(name)
+    checked = profiled.check(device, keys)
+    with configure.opened(name) as own:
+        if device in own.devices:
+            raise ConflictError(f"`{name}` has a device `{device}` already", hint="`config device set` changes it")
+        own.devices[device] = checked
+        return configure.apply(own)
+
+
+def remove(name: str, device: str, *, holders: str = "report") -> Changed:
+    """Take a device away. Raises NotFoundError, ConflictError."""
+    with configure.opened(name) as own:
+        there = one(own, device)
+        if not driver.is_live(there.keys["type"]) and there.keys["type"] in driver.DRIVERS:
+            own.devices.pop(device, None)
+            if there.profile or device in known(own):
+                own.devices[device] = {"type": "none"}
+            return Changed(configure.apply(own))
+    return Changed(False, devices.detach(name, device, holders=holders))

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`ctrmgr copy` and `move` from, to and between servers."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ctrmgr.cli import distant, distant_config
+from ctrmgr.cli.copy import profiles
+from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError, SpecError
+from ctrmgr.remote import copying, images, instances, registry, snapshots
+from ctrmgr.remote.server import Server, open_server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ctrmgr.cli.command import Args
+
+
+class End:
+    """Where something is, or is to be: `server` is None for this machine."""
+
+    def __init__(self, word: str, name: str = "") -> None:
+        self.server: Server | None = None
+        self.name = word.removeprefix("local:") or name
+        if not distant.is_local(word):
+            remote, given = registry.split(word) or ("", "")
+            self.server, self.name = open_server(remote), given or name
+        if not self.name:
+            raise SpecError(f"`{word}`: an instance is missing", hint="REMOTE:NAME")
+
+    @property
+    def label(self) -> str:
+        return instances.label(self.server, self.name) if self.server else self.name
+
+
+def _note(args: Args) -> Callable[[str], None]:
+    return lambda text: distant.talk(args, f"note: {text}")
+
+
+def run_copy(args: Args) -> None:
+    source = End(args.positional[0])
+    target = End(args.positional[1], source.name)
+    _copy(args, source, target, moving=False)
+    if not args.flag("dry-run"):
+        print(target.label)
+
+
+def run_move(args: Args) -> None:
+    source = End(args.positional[0])
+    target = End(args.positional[1], source.name)
+    if source.server and target.server and source.server.name == target.server.name:
+        if profiles(args) is not None:
+            raise ConflictError("a move on one server keeps the profiles", hint="`ctrmgr copy` can change them")
+        if args.flag("dry-run"):
+            print(f"move {source.label} {target.label}")
+            return
+        instances.rename(source.server, source.name, target.name)
+    else:
+        _copy(args, source, target, moving=True)
+        if args.flag("dry-run"):
+            return
+        try:
+            _delete(source)
+        except CtrmgrError as error:
+            error.hint = f"`{target.label}` is there and whole, and so is the source: delete one of them"
+            raise
+    print(target.label)
+
+
+def _delete(end: End) -> None:
+    from ctrmgr.backend import local
+
+    if end.server:
+        instances.delete(end.server, end.name)
+    else:
+        local.delete(end.name)
+
+
+def _copy(args: Args, source: End, target: End, *, moving: bool) -> None:
+    """Raises what the target's side of it does; then nothing is there, or it is said what is."""
+    with contextlib.ExitStack() as stack:
+        for end in (source, target):
+            if end.server:
+                stack.enter_context(end.server)
+        if source.server:
+            copying.refuse_if_running(source.server, source.name, instances.get(source.server, source.name))
+        if target.server:
+            copying.refuse_if_there(target.server, target.name)
+        native = _native(args, source, target)
+        if not native and not args.flag("instance-only") and (kept := _snapshots(source)):
+            text = f"its snapshots ({', '.join(kept)}) stay behind"
+            if moving:
+                raise ConflictError(
+                    f"`{source.label}` cannot be moved whole: {text}", hint="--instance-only goes without them"
+                )
+            _note(args)(text)
+        if args.flag("dry-run"):
+            print(f"{'move' if moving else 'copy'} {source.label} {target.label} {native or 'as an image'}")
+            return
+        if native and source.server and target.server:
+            alone = args.flag("instance-only")
+            if native == "on the server":
+                copying.on_the_server(source.server, source.name, target.name, alone=alone)
+            else:
+                copying.by_backup(source.server, source.name, target.server, target.name, alone=alone)
+            copying.verify(target.server, target.name)
+        elif target.server:
+            _to_server(args, source, target.server, target.name)
+        else:
+            assert source.server
+            _from_server(args, source.server, source.name, target.name)
+
+
+def _native(args: Args, source: End, target: End) -> str:
+    """How servers do it themselves, with everything; "" when they cannot."""
+    if not source.server or not target.server or profiles(args) is not None:
+        return ""
+    if source.server.name == target.server.name:
+        return "on the server"
+    if images.server_kind(source.server) != images.server_kind(target.server):
+        return ""
+    found = instances.get(source.server, source.name)
+    copying.check_profiles(target.server, found["profiles"])
+    return "as a backup"
+
+
+def _snapshots(source: End) -> list[str]:
+    from ctrmgr.backend import snapshots as local
+
+    rows = snapshots.listing(source.server, source.name) if source.server else local.listing(source.name)
+    return [row["name"] for row in rows]
+
+
+def _to_server(args: Args, source: End, server: Server, name: str) -> None:
+    """As an image that is there for this alone. Keys, devices and profiles are looked at first."""
+    if source.server:
+        found = instances.get(source.server, source.name)
+        config, own = copying.own_keys(found)
+        names = profiles(args)
+        theirs = list(found["profiles"]) if names is None else names
+        copying.check_profiles(server, theirs)
+        ephemeral = bool(found["ephemeral"])
+        made = distant_config.translated(server, config, own)
+    else:
+        from ctrmgr.backend import record
+
+        here = record.Record(source.name)
+        names = profiles(args)
+        theirs, ours = distant_config.profiles(server, here.profiles if names is None else names)
+        config, own = distant_config.merged(ours, here.config, here.devices)
+        ephemeral = here.ephemeral
+        made = distant_config.translated(server, config, own)
+    distant_config.settle(args, server, made)
+    with contextlib.ExitStack() as stack:
+        fingerprint = copying.send_image(server, stack.enter_context(_image(args, source)))
+        stack.enter_context(copying.Passing(server, fingerprint, _note(args)))
+        wanted = distant_config.Asked(server, name, "", theirs, made)
+        distant_config.make(wanted, {"type": "image", "fingerprint": fingerprint}, ephemeral=ephemeral)
+        instances.finish(server, name, lambda: copying.verify(server, name, fingerprint))
+
+
+@contextlib.contextmanager
+def _image(args: Args, source: End) -> Iterator[Iterator[bytes]]:
+    """A stopped instance as the bytes of a unified image."""
+    if source.server:
+        fingerprint = copying.publish(source.server, source.name)
+        with copying.Passing(source.server, fingerprint, _note(args)):
+            yield copying.export_image(source.server, fingerprint)
+        return
+    from ctrmgr.backend import record, within
+    from ctrmgr.images import exporting, store
+
+    image = store.load(record.Record(source.name).image)
+    blocks = within.tar(source.name, exporting.metadata_yaml(image))
+    with contextlib.closing(blocks):  # type: ignore[type-var]
+        yield blocks
+
+
+def _from_server(args: Args, server: Server, name: str, new: str) -> None:
+    import os
+    import tempfile
+
+    from ctrmgr import state
+    from ctrmgr.backend import create, record
+    from ctrmgr.images import importing, removal
+    from ctrmgr.plan.compile import find
+
+    record.check_name(new)
+    if os.path.exists(record.home(new)):
+        raise ConflictError(f"an instance `{new}` exists already", hint="choose another name, or delete it first")
+    found = instances.get(server, name)
+    config, own = copying.own_keys(found)
+    names = profiles(args)
+    if names is None:
+        names = [str(each) for each in found["profiles"]]
+    for each in names:
+        try:
+            find(each)
+        except NotFoundError as error:
+            error.hint = "-p PROFILE names others, --no-profiles none"
+            raise
+    state.make_dir(state.state_dir())
+    with tempfile.TemporaryDirectory(prefix=".copy-", dir=state.state_dir()) as folder:
+        fingerprint = copying.publish(server, name)
+        path = f"{folder}/image"
+        with copying.Passing(server, fingerprint, _note(args)), open(path, "wb") as file:
+            for block in copying.export_image(server, fingerprint):
+                file.write(block)
+        image, fresh = importing.import_image([path], fingerprint=fingerprint, description=f"{server.name}:{name}")
+    try:
+        wish = create.Wish(
+            image.fingerprint,
+            new,
+            profiles=names,
+            config=config,
+            devices=own,
+            ephemeral=bool(found["ephemeral"]),
+            ignore_unsupported=args.flag("ignore-unsupported"),
+        )
+        create.create(wish)
+    except BaseException:
+        if fresh:
+            with contextlib.suppress(CtrmgrError):
+                removal.delete(image.fingerprint)
+        raise
+
+
+RUN: dict[str, Callable[[Args], int | None]] = {"copy": run_copy, "move": run_move}

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Instances and images from one place to another, as a stream: never in memory, nothing left of what was only on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, UnsupportedError
+from ctrmgr.remote import instances
+from ctrmgr.remote.server import Server, quoted
+from ctrmgr.remote.wire import Answer, GoneError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any
+
+NOT_COPIED = ("volatile.", "image.")
+
+
+def chunked(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """A body whose size nobody knows beforehand."""
+    for block in blocks:
+        if block:
+            yield b"%x\r\n%b\r\n" % (len(block), block)
+    yield b"0\r\n\r\n"
+
+
+def download(server: Server, path: str) -> Iterator[bytes]:
+    """The bytes of a GET. Raises GoneError when they end too early."""
+    (status, headers), body = server.connection.begin("GET", server.url(path), timeout=None)
+    if status >= 300:
+        raise server.refusal(Answer(status, headers, b"".join(body)))
+    if headers.get("content-type", "").startswith("multipart/"):
+        raise UnsupportedError(f"`{server.name}` has it in several files", hint="`ctrmgr image export` takes them")
+    yield from body
+
+
+def upload(server: Server, path: str, blocks: Iterable[bytes], headers: Mapping[str, str] | None = None) -> Any:
+    """A POST of bytes; returns the operation when it is done."""
+    fields = {"Content-Type": "application/octet-stream", "Transfer-Encoding": "chunked", **(headers or {})}
+    # A connection of its own: one that broke off in the middle of a body is of no use, and neither is one that waited for it.
+    with Server(server.name, server.target, server.project) as other:
+        answer = other.connection.request("POST", other.url(path), chunked(blocks), fields, timeout=None)
+        other.connection.close()
+        if answer.status >= 300:
+            raise server.refusal(answer)
+    return server.wait(server.decoded(answer)["id"])
+
+
+class Hashed:
+    """Blocks on their way, and their SHA-256: what a server says that it has got must be this."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self.blocks, self.hash = blocks, hashlib.sha256()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for block in self.blocks:
+            self.hash.update(block)
+            yield block
+
+
+def send_image(server: Server, blocks: Iterable[bytes]) -> str:
+    """Give a server a unified image; returns its fingerprint, which is the hash of what was sent. Raises BackendError."""
+    hashed = Hashed(blocks)
+    done = upload(server, "/images", hashed)
+    fingerprint = str(done["metadata"]["fingerprint"])
+    if fingerprint != hashed.hash.hexdigest():
+        forget_image(server, fingerprint)
+        raise BackendError(f"`{server.name}` has got something else than was sent", hint="it was deleted again")
+    return fingerprint
+
+
+def publish(server: Server, name: str, *, aliases: Iterable[str] = (), public: bool = False) -> str:
+    """Make an image of a stopped instance; returns its fingerprint. Raises NotFoundError, ConflictError, BackendError."""
+    found = instances.get(server, name)
+    refuse_if_running(server, name, found)
+    data = {
+        "source": {"type": "instance", "name": name},
+        "public": public,
+        "aliases": [{"name": alias, "description": ""} for alias in aliases],
+    }
+    doubt = f"whether there is an image of it is not known: `ctrmgr image list {server.name}:`"
+    try:
+        done = server.change("POST", "/images", data, doubt=doubt)
+    except CtrmgrError as error:
+        raise instances.translated(server, name, error) from None
+    return str(done["metadata"]["fingerprint"])
+
+
+def refuse_if_running(server: Server, name: str, found: Mapping[str, Any]) -> None:
+    if found["status"] not in ("Stopped", "Error"):
+        label = instances.label(server, name)
+        raise ConflictError(f"`{label}` is running", hint=f"ctrmgr stop {label}")
+
+
+def forget_image(server: Server, fingerprint: str) -> str:
+    """Delete an image that was only on the way; returns why that failed."""
+    try:
+        with Server(server.name, server.target, server.project) as other:
+            other.change("DELETE", f"/images/{quoted(fingerprint)}")
+    except NotFoundError:
+        return ""
+    except CtrmgrError as error:
+        return error.message
+    return ""
+
+
+class Passing:
+    """`with Passing(server, fingerprint)`: an image that goes when the block ends; what could not be removed is told."""
+
+    def __init__(self, server: Server, fingerprint: str, say: Callable[[str], None]) -> None:
+        self.server, self.fingerprint, self.say = server, fingerprint, say
+
+    def __enter__(self) -> str:
+        return self.fingerprint
+
+    def __exit__(self, *_: object) -> None:
+        if left := forget_image(self.server, self.fingerprint):
+            self.say(f"image `{self.fingerprint[:12]}` is left on `{self.server.name}`: {left}")
+
+
+def refuse_if_there(server: Server, name: str) -> None:
+    """Raises ConflictError."""
+    try:
+        instances.get(server, name)
+    except NotFoundError:
+        return
+    raise ConflictError(
+        f"an instance `{instances.label(server, name)}` exists already", hint="choose another name, or delete it first"
+    )
+
+
+def own_keys(found: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """What an instance was told itself; not where its root lies, which is the other server's affair."""
+    config = {key: str(value) for key, value in found["config"].items() if not key.startswith(NOT_COPIED)}
+    devices = {
+        name: dict(keys)
+        for name, keys in found["devices"].items()
+        if not (keys.get("type") == "disk" and keys.get("path") == "/")
+    }
+    return config, devices
+
+
+def profile_names(server: Server) -> set[str]:
+    return {str(url).rpartition("/")[2].partition("?")[0] for url in server.get("/profiles")}
+
+
+def check_profiles(server: Server, names: Iterable[str]) -> None:
+    """Raises NotFoundError for profiles that a server does not have."""
+    missing = [name for name in names if name not in profile_names(server)]
+    if missing:
+        raise NotFoundError(
+            f"`{server.name}` has no profile `{missing[0]}`", hint="-p PROFILE names others, --no-profiles none"
+        )
+
+
+def verify(server: Server, name: str, image: str = "") -> None:
+    """Raises BackendError unless there is a stopped instance (made of this image)."""
+    found = instances.get(server, name)
+    if found["status"] != "Stopped":
+        raise BackendError(f"`{instances.label(server, name)}` is {found['status']} after it was copied")
+    if image and found["config"].get("volatile.base_image") != image:
+        raise BackendError(f"`{instances.label(server, name)}` is made of another image than was sent")
+
+
+def on_the_server(server: Server, name: str, new: str, *, alone: bool) -> None:
+    """A copy by the server itself, with its snapshots unless `alone`."""
+    found = instances.get(server, name)
+    data = {
+        "name": new,
+        "source": {"type": "copy", "source": name, "instance_only": alone, "container_only": alone},
+        "profiles": found["profiles"],
+        "devices": found["devices"],
+        "config": {key: value for key, value in found["config"].items() if not key.startswith("volatile.")},
+        "ephemeral": found["ephemeral"],
+    }
+    try:
+        server.change("POST", "/instances", data, doubt=instances.doubt(server, new, "made"))
+    except CtrmgrError as error:
+        raise instances.translated(server, new, error) from None
+
+
+def by_backup(source: Server, name: str, target: Server, new: str, *, alone: bool) -> None:
+    """Between servers of one kind: all of it, with its snapshots unless `alone`. The backup goes when it has arrived."""
+    backup = f"ctrmgr-{os.urandom(4).hex()}"
+    url = f"{instances.path(name)}/backups"
+    data = {"name": backup, "instance_only": alone, "container_only": alone, "compression_algorithm": "none"}
+    try:
+        source.change("POST", url, data)
+        try:
+            with Server(source.name, source.target, source.project) as stream:
+                blocks = download(stream, f"{url}/{backup}/export")
+                names = {f"X-{kind}-name": new for kind in ("LXD", "Incus")}
+                upload(target, "/instances", blocks, names)
+        finally:
+            with Server(source.name, source.target, source.project) as other:
+                other.change("DELETE", f"{url}/{backup}")
+    except CtrmgrError as error:
+        if isinstance(error, GoneError):
+            error.hint = instances.doubt(target, new, "made")
+        raise instances.translated(target, new, error) from None
+
+
+def export_image(server: Server, fingerprint: str) -> Iterator[bytes]:
+    """A unified image's bytes, over a connection of their own."""
+    with Server(server.name, server.target, server.project) as stream:
+        yield from download(stream, f"/images/{quoted(fingerprint)}/export")

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Instances copied and moved between this machine, LXD and Incus; the source goes only when the target is there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ctr
+from tests.remote.daemons import Daemon, Lxd, started
+from tests.remote.test_faults import Middle
+
+
+@pytest.fixture(scope="module")
+def second() -> Iterator[Daemon]:
+    """Another LXD."""
+    scratch = Path(tempfile.mkdtemp(prefix="ctr-second-", dir="/var/tmp"))
+    with started((Lxd,), scratch) as found:
+        yield found[0]
+    shutil.rmtree(scratch)
+
+
+@pytest.fixture
+def all_of_them(servers: dict[str, Daemon], second: Daemon) -> Iterator[Ctr]:
+    """A ctrmgr that knows `lxd`, `lxd2` and `incus`, with an instance `c1` on `lxd`."""
+    folder = Path(tempfile.mkdtemp(prefix="ctr-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    runner = Ctr(folder)
+    known = {**servers, "lxd2": second}
+    for name, daemon in known.items():
+        runner("remote", "add", name, str(daemon.socket))
+    fill(runner, "lxd:c1", "tiny")
+    yield runner
+    for name, daemon in known.items():
+        for row in json.loads(runner("list", f"{name}:", "-f", "json").stdout):
+            runner("delete", "--force", row["name"])
+        left = daemon.tool("image", "list", "--format=json")
+        assert [image["aliases"][0]["name"] for image in json.loads(left)] == ["tiny"], "images that were on the way"
+    runner.clean_up()
+    shutil.rmtree(folder)
+
+
+def fill(ctr: Ctr, word: str, image: str, *more: str) -> None:
+    ctr("launch", image, word, "-c", "user.a=1", "-d", "zero,type=unix-char,source=/dev/zero,path=/dev/card", *more)
+    ctr(
+        "exec",
+        word,
+        "--",
+        "sh",
+        "-c",
+        "echo mine >/etc/x; chown 5:107 /etc/x; chmod 640 /etc/x; ln -s x /etc/l; rm /bin/vi",
+    )
+    ctr("stop", "--force", word)
+
+
+def look(ctr: Ctr, word: str) -> None:
+    """All of it is there."""
+    assert ctr("config", "get", word, "user.a").stdout == "1\n"
+    ctr("start", word)
+    said = ctr(
+        "exec",
+        word,
+        "--",
+        "sh",
+        "-c",
+        "cat /etc/l; stat -c '%u %g %a' /etc/x; ls /bin/vi /dev/card 2>/dev/null || true",
+    )
+    assert said.stdout.split() == ["mine", "5", "107", "640", "/dev/card"]
+    ctr("stop", "--force", word)
+
+
+def there(ctr: Ctr, *words: str) -> list[str]:
+    return [row["name"] for row in json.loads(ctr("list", *words, "-f", "json").stdout)]
+
+
+@pytest.mark.parametrize("target", ["lxd:c2", "lxd2:c2", "incus:c2"])
+def test_between_servers(all_of_them: Ctr, target: str) -> None:
+    ctr = all_of_them
+    assert ctr("copy", "lxd:c1", target, "--dry-run").stdout.startswith(f"copy lxd:c1 {target} ")
+    assert ctr("copy", "lxd:c1", target).stdout == f"{target}\n"
+    look(ctr, target)
+    assert "exists already" in ctr("copy", "lxd:c1", target, code=4).stderr
+    look(ctr, "lxd:c1")
+
+
+def test_round_the_world(all_of_them: Ctr) -> None:
+    """LXD → Incus → here → the other LXD, and at the end there is one."""
+    ctr = all_of_them
+    assert ctr("move", "lxd:c1", "incus:").stdout == "incus:c1\n"
+    assert ctr("move", "incus:c1", "local:c7", "-p", "no-network").stdout == "c7\n"
+    look(ctr, "c7")
+    assert ctr("copy", "c7", "c8").stdout == "c8\n"
+    look(ctr, "c8")
+    assert ctr("exec", "c8", "--", "true", code=4) and "c8" in there(ctr)
+    ctr("move", "c8", "c9")
+    ctr("delete", "c9")
+    assert ctr("move", "c7", "lxd2:c1", "-p", "default").stdout == "lxd2:c1\n"
+    look(ctr, "lxd2:c1")
+    assert there(ctr, "lxd:", "lxd2:", "incus:", "local:") == ["lxd2:c1"]
+
+
+def test_snapshots(all_of_them: Ctr) -> None:
+    ctr = all_of_them
+    ctr("snapshot", "create", "lxd:c1", "before")
+    ctr("copy", "lxd:c1", "lxd2:c1")
+    assert "before" in ctr("snapshot", "list", "lxd2:c1").stdout
+    assert "its snapshots (before) stay behind" in ctr("move", "lxd:c1", "incus:", code=4).stderr
+    assert "its snapshots (before) stay behind" in ctr("copy", "lxd:c1", "incus:").stderr
+    assert there(ctr, "lxd:", "incus:") == ["lxd:c1", "incus:c1"]
+    ctr("copy", "lxd:c1", "lxd:c2", "--instance-only")
+    assert "before" not in ctr("snapshot", "list", "lxd:c2").stdout
+
+
+def test_refused_before_anything_is_made(all_of_them: Ctr) -> None:
+    ctr = all_of_them
+    ctr("start", "lxd:c1")
+    assert "is running" in ctr("move", "lxd:c1", "incus:", code=4).stderr
+    ctr("stop", "--force", "lxd:c1")
+    ctr("config", "set", "lxd:c1", "raw.lxc=lxc.environment=A=1")
+    assert "raw.lxc" in ctr("copy", "lxd:c1", "local:c1", "-p", "no-network", code=5).stderr
+    assert ctr("image", "list", "-f", "csv").stdout.count("\n") <= 1 and there(ctr) == []
+    assert "no profile" in ctr("copy", "lxd:c1", "incus:", "-p", "nope", code=3).stderr
+    assert "no instance `lxd:c9`" in ctr("copy", "lxd:c9", "incus:", code=3).stderr
+    assert there(ctr, "incus:") == []
+
+
+def test_gone_in_the_middle(all_of_them: Ctr, servers: dict[str, Daemon]) -> None:
+    """The target goes away while it gets the image, or the source while it gives it: the source stays, nothing is on the other side."""
+    ctr = all_of_them
+    for number, (behind, cut) in enumerate(
+        (("incus", b"POST /1.0/images"), ("incus", b"POST /1.0/instances "), ("lxd", b"GET /1.0/images/"))
+    ):
+        path = ctr.folder / f"far{number}.sock"
+        middle = Middle(path, servers[behind].socket)
+        ctr("remote", "add", f"far{number}", str(path))
+        middle.rule = lambda data, cut=cut: "cut" if data.startswith(cut) else "pass"  # type: ignore[misc]
+        words = ("lxd:c1", f"far{number}:") if behind == "incus" else (f"far{number}:c1", "incus:")
+        gone = ctr("move", *words, code=6)
+        assert f"`far{number}` went away" in gone.stderr
+        middle.close()
+        assert there(ctr, "lxd:", "incus:") == ["lxd:c1"]
