@@ -347,6 +347,7 @@ MODULES = {
     "copy": "distant_copy",
     "move": "distant_copy",
     "profile": "distant_profile",
+    "publish": "distant_image",
     "snapshot": "distant_snapshot",
 }
 """First words → module of this package with more of these."""

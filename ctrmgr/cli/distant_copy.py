@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 from ctrmgr.cli import distant, distant_config
 from ctrmgr.cli.copy import profiles
@@ -154,7 +155,7 @@ def _to_server(args: Args, source: End, server: Server, name: str) -> None:
         made = distant_config.translated(server, config, own)
     distant_config.settle(args, server, made)
     with contextlib.ExitStack() as stack:
-        fingerprint = copying.send_image(server, stack.enter_context(_image(args, source)))
+        fingerprint = copying.send_image(server, stack.enter_context(as_image(args, source)))
         stack.enter_context(copying.Passing(server, fingerprint, _note(args)))
         wanted = distant_config.Asked(server, name, "", theirs, made)
         distant_config.make(wanted, {"type": "image", "fingerprint": fingerprint}, ephemeral=ephemeral)
@@ -162,10 +163,10 @@ def _to_server(args: Args, source: End, server: Server, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _image(args: Args, source: End) -> Iterator[Iterator[bytes]]:
+def as_image(args: Args, source: End) -> Iterator[Iterator[bytes]]:
     """A stopped instance as the bytes of a unified image."""
     if source.server:
-        fingerprint = copying.publish(source.server, source.name)
+        fingerprint = copying.publish(source.server, source.name, passing=True)
         with copying.Passing(source.server, fingerprint, _note(args)):
             yield copying.export_image(source.server, fingerprint)
         return
@@ -173,13 +174,13 @@ def _image(args: Args, source: End) -> Iterator[Iterator[bytes]]:
     from ctrmgr.images import exporting, store
 
     image = store.load(record.Record(source.name).image)
-    blocks = within.tar(source.name, exporting.metadata_yaml(image))
+    metadata = exporting.metadata_yaml(image, {copying.PASSING: os.urandom(8).hex()})
+    blocks = within.tar(source.name, metadata)
     with contextlib.closing(blocks):  # type: ignore[type-var]
         yield blocks
 
 
 def _from_server(args: Args, server: Server, name: str, new: str) -> None:
-    import os
     import tempfile
 
     from ctrmgr import state
@@ -203,7 +204,7 @@ def _from_server(args: Args, server: Server, name: str, new: str) -> None:
             raise
     state.make_dir(state.state_dir())
     with tempfile.TemporaryDirectory(prefix=".copy-", dir=state.state_dir()) as folder:
-        fingerprint = copying.publish(server, name)
+        fingerprint = copying.publish(server, name, passing=True)
         path = f"{folder}/image"
         with copying.Passing(server, fingerprint, _note(args)), open(path, "wb") as file:
             for block in copying.export_image(server, fingerprint):

@@ -12,6 +12,8 @@ from ctrmgr.images import store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ctrmgr.cli.command import Args
 
 
@@ -31,15 +33,53 @@ def _day(image: store.Image) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(int(image.metadata.get("created", "0"))))
 
 
+def names_remote(word: str) -> bool:
+    """Whether a word for an image means another machine: names of our own may have a colon as well (`debian:trixie`)."""
+    remote, colon, _ = word.partition(":")
+    if not colon or remote == "builtin" or store.alias_target(word) is not None:
+        return False
+    from ctrmgr.remote import registry
+
+    return remote in ("", registry.LOCAL) or remote in registry.load().by_name
+
+
+def here_or_there(
+    name: str, function: Callable[[Args], None], first: int = 0, last: int | None = None
+) -> Callable[[Args], int | None]:
+    """A verb of an image, done on the servers that its words (`first` to `last`) name."""
+
+    def run(args: Args) -> int | None:
+        if not any(names_remote(word) for word in args.positional[first:last]):
+            function(args)
+            return None
+        from ctrmgr.cli import distant_image
+
+        return distant_image.RUN[name](args)
+
+    return run
+
+
 def image_list(args: Args) -> None:
+    from ctrmgr.cli import table
+
+    if args.positional:
+        raise NotFoundError(f"no remote `{args.positional[0].partition(':')[0]}`", hint="`ctrmgr remote list`")
+    form = args.one("format", "table")
+    table.print_rows(COLUMNS, rows(form == "table"), form)
+
+
+COLUMNS = ("alias", "fingerprint", "description", "architecture", "size", "created")
+
+
+def rows(people: bool) -> list[dict[str, object]]:
+    """The images of the store."""
     from ctrmgr.cli import table
     from ctrmgr.errors import CtrmgrError
 
     names: dict[str, list[str]] = {}
     for alias, fingerprint in store.aliases():
         names.setdefault(fingerprint, []).append(alias)
-    people = args.one("format", "table") == "table"
-    rows: list[dict[str, object]] = []
+    found: list[dict[str, object]] = []
     for fingerprint in store.fingerprints():
         row: dict[str, object] = {"alias": names.get(fingerprint, [])}
         row["fingerprint"] = fingerprint[:12] if people else fingerprint
@@ -53,9 +93,8 @@ def image_list(args: Args) -> None:
             row["architecture"] = image.metadata.get("architecture", "")
             row["size"] = table.size(bytes_) if people else bytes_
             row["created"] = _day(image) if people else int(image.metadata.get("created", "0"))
-        rows.append(row)
-    columns = ("alias", "fingerprint", "description", "architecture", "size", "created")
-    table.print_rows(columns, rows, args.one("format", "table"))
+        found.append(row)
+    return found
 
 
 def image_info(args: Args) -> None:
@@ -124,6 +163,20 @@ def image_delete(args: Args) -> None:
             removal.delete(ref)
 
 
+def image_copy(args: Args) -> None:
+    from ctrmgr.remote import registry
+
+    word = next((word for word in args.positional if ":" in word), args.positional[1])
+    registry.load().get(word.partition(":")[0])
+    raise NotFoundError(f"no image `{args.positional[0]}`", hint="REMOTE:IMAGE, or an image of the store")
+
+
+def publish(args: Args) -> None:
+    from ctrmgr.cli import distant_image
+
+    distant_image.publish(args)
+
+
 def alias_list(args: Args) -> None:
     from ctrmgr.cli import table
 
@@ -150,17 +203,29 @@ def alias_delete(args: Args) -> None:
         store.drop_alias(alias)
 
 
-IMAGE = Argument("IMAGE", "an alias, a fingerprint or its beginning", complete="image")
+IMAGE = Argument("IMAGE", "an alias, a fingerprint or its beginning; REMOTE:IMAGE", complete="image")
+REMOTES = Argument(
+    "REMOTE:", "of these servers, `local:` is this machine", required=False, repeat=True, complete="remote"
+)
 COMMANDS = (
-    Command("image list", "the images of the store", image_list),
-    Command("image info", "everything known about an image", image_info, arguments=(IMAGE,)),
+    Command(
+        "image list",
+        "the images of the store",
+        here_or_there("image list", image_list),
+        arguments=(REMOTES,),
+        help="REMOTE:WORD lists those whose alias has the word in it. A remote may be an image server.",
+    ),
+    Command(
+        "image info", "everything known about an image", here_or_there("image info", image_info), arguments=(IMAGE,)
+    ),
     Command(
         "image import",
         "bring an image into the store",
-        image_import,
+        here_or_there("image import", image_import, -1),
         arguments=(
             Argument("PATH", "a directory, a tar or squashfs, or LXD's metadata tarball", complete="file"),
             Argument("ROOTFS", "the root filesystem that belongs to the metadata", required=False, complete="file"),
+            Argument("REMOTE:", "bring it to this server instead", required=False, complete="remote"),
         ),
         options=(
             Option("alias", "the name to call it by", metavar="NAME"),
@@ -183,25 +248,51 @@ COMMANDS = (
     Command(
         "image export",
         "write an image as a tarball for LXD, Incus or ctrmgr",
-        image_export,
+        here_or_there("image export", image_export, 0, 1),
         arguments=(IMAGE, Argument("FILE", "where to: .tar, .tar.gz, .tar.xz, .tar.zst, .tar.bz2", required=False)),
         options=(Option("force", "replace the file"),),
     ),
     Command(
         "image delete",
         "delete images that no instance uses",
-        image_delete,
+        here_or_there("image delete", image_delete),
         arguments=(Argument("IMAGE", "an alias, a fingerprint or its beginning", repeat=True, complete="image"),),
     ),
-    Command("image alias list", "the names of images", alias_list),
+    Command(
+        "image copy",
+        "bring an image from one machine to another",
+        here_or_there("image copy", image_copy),
+        arguments=(IMAGE, Argument("REMOTE:", "where to; `local:` is this machine", complete="remote")),
+        options=(Option("alias", "the name to call it by there", metavar="NAME"),),
+        help="It passes through this machine, and its hash is compared on both sides. An image server is only a source.",
+    ),
+    Command(
+        "publish",
+        "make an image of a stopped instance",
+        publish,
+        arguments=(
+            Argument("INSTANCE", "its name; REMOTE:NAME", complete="instance"),
+            Argument("REMOTE:", "where to; where the instance is", required=False, complete="remote", distant=True),
+        ),
+        options=(
+            Option("alias", "the name to call it by", metavar="NAME"),
+            Option("description", "what it is, in words (for an image on this machine)", metavar="TEXT"),
+        ),
+    ),
+    Command(
+        "image alias list", "the names of images", here_or_there("image alias list", alias_list), arguments=(REMOTES,)
+    ),
     Command(
         "image alias create",
         "give an image another name",
-        alias_create,
-        arguments=(Argument("ALIAS", "the new name"), IMAGE),
+        here_or_there("image alias create", alias_create, 0, 1),
+        arguments=(Argument("ALIAS", "the new name; REMOTE:NAME"), IMAGE),
         options=(Option("force", "move a name that stands for another image"),),
     ),
     Command(
-        "image alias delete", "forget a name; the image stays", alias_delete, arguments=(Argument("ALIAS", "the name"),)
+        "image alias delete",
+        "forget a name; the image stays",
+        here_or_there("image alias delete", alias_delete),
+        arguments=(Argument("ALIAS", "the name"),),
     ),
 )

@@ -39,6 +39,7 @@ VERBS = {
     "move": "copy",
     "plot": "plot",
     "profile": "profile",
+    "publish": "image",
     "remote": "remote",
     "rename": "delete",
     "restart": "power",

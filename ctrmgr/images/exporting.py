@@ -16,6 +16,7 @@ from ctrmgr.images.treetar import TreeTar
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import IO
 
     from ctrmgr.images.importing import Progress
@@ -108,8 +109,8 @@ def _tar(image: Image, out: IO[bytes], progress: Progress) -> None:
     tar.end()
 
 
-def metadata_yaml(image: Image) -> str:
-    """LXD's image metadata, with what only ctrmgr knows under `properties` as well."""
+def metadata_yaml(image: Image, more: Mapping[str, str] | None = None) -> str:
+    """LXD's image metadata, with what only ctrmgr knows (and `more`) under `properties` as well."""
     import yaml
 
     known = image.metadata
@@ -117,6 +118,7 @@ def metadata_yaml(image: Image) -> str:
     properties["ctrmgr.init"] = known["init"]
     properties["ctrmgr.halt-signal"] = known["halt-signal"]
     properties |= {f"ctrmgr.{key}": value for key, value in known.items() if key.startswith("function.")}
+    properties |= more or {}
     created = int(known.get("created", "0"))
     content = {"architecture": known["architecture"], "creation_date": created, "properties": properties}
     return str(yaml.safe_dump(content))

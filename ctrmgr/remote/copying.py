@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 NOT_COPIED = ("volatile.", "image.")
+PASSING = "ctrmgr.passing"
+"""A property of images that are only on the way; it makes their hash their own."""
 
 
 def chunked(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -72,13 +74,17 @@ def send_image(server: Server, blocks: Iterable[bytes]) -> str:
     return fingerprint
 
 
-def publish(server: Server, name: str, *, aliases: Iterable[str] = (), public: bool = False) -> str:
-    """Make an image of a stopped instance; returns its fingerprint. Raises NotFoundError, ConflictError, BackendError."""
+def publish(server: Server, name: str, *, aliases: Iterable[str] = (), passing: bool = False) -> str:
+    """Make an image of a stopped instance; returns its fingerprint. Raises NotFoundError, ConflictError, BackendError.
+
+    `passing`: it is on the way only, and never the same as one that is to stay, whatever is in it.
+    """
     found = instances.get(server, name)
     refuse_if_running(server, name, found)
     data = {
         "source": {"type": "instance", "name": name},
-        "public": public,
+        "public": False,
+        "properties": {PASSING: os.urandom(8).hex()} if passing else {},
         "aliases": [{"name": alias, "description": ""} for alias in aliases],
     }
     doubt = f"whether there is an image of it is not known: `ctrmgr image list {server.name}:`"

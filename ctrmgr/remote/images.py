@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from ctrmgr.errors import BackendError, NotFoundError
+from ctrmgr.errors import BackendError, ConflictError, NotFoundError
 from ctrmgr.remote import registry
 from ctrmgr.remote.server import Server, of, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
 
@@ -90,3 +91,145 @@ def upload(server: Server, path: str, alias: str) -> str:
     fingerprint = str(done["metadata"]["fingerprint"])
     server.change("POST", "/images/aliases", {"name": alias, "target": fingerprint})
     return fingerprint
+
+
+# What there is
+
+
+def listing(server: Server) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.get("/images", query={"recursion": "1"})
+    return sorted(found, key=lambda each: ([alias["name"] for alias in each["aliases"]], each["fingerprint"]))
+
+
+def get(server: Server, word: str) -> dict[str, Any]:
+    """All of one. Raises NotFoundError."""
+    found: dict[str, Any] = server.get(f"/images/{find(server, word)}")
+    return found
+
+
+def delete(server: Server, word: str) -> None:
+    server.change("DELETE", f"/images/{find(server, word)}")
+
+
+def set_alias(server: Server, alias: str, fingerprint: str, *, force: bool = False) -> None:
+    """Raises ConflictError when it stands for another image and `force` is not given."""
+    taken = known(server, alias)
+    if taken == fingerprint:
+        return
+    if not taken:
+        server.change("POST", "/images/aliases", {"name": alias, "target": fingerprint, "description": ""})
+    elif force:
+        server.change("PUT", f"/images/aliases/{quoted(alias)}", {"target": fingerprint, "description": ""})
+    else:
+        raise ConflictError(
+            f"on `{server.name}` alias `{alias}` stands for image `{taken[:12]}`", hint="--force moves it"
+        )
+
+
+def drop_alias(server: Server, alias: str) -> None:
+    if not known(server, alias):
+        raise NotFoundError(f"no image alias `{server.name}:{alias}`")
+    server.change("DELETE", f"/images/aliases/{quoted(alias)}")
+
+
+# Their files
+
+
+def fetch(server: Server, fingerprint: str, folder: str) -> list[str]:
+    """Download an image: one path (unified), or two (metadata, root). Raises BackendError when the hash is another."""
+    import hashlib
+
+    from ctrmgr.remote.wire import Answer
+
+    with Server(server.name, server.target, server.project) as stream:
+        url = stream.url(f"/images/{quoted(fingerprint)}/export")
+        (status, headers), body = stream.connection.begin("GET", url, timeout=None)
+        if status >= 300:
+            raise server.refusal(Answer(status, headers, b"".join(body)))
+        kind, _, rest = headers.get("content-type", "").partition("boundary=")
+        parts = _parts(body, rest.strip('"; ').encode()) if kind.startswith("multipart/") else iter([body])
+        digest, paths = hashlib.sha256(), []
+        for number, part in enumerate(parts):
+            paths.append(f"{folder}/{number}")
+            with open(paths[-1], "wb") as file:
+                for block in part:
+                    digest.update(block)
+                    file.write(block)
+    if digest.hexdigest() != fingerprint:
+        raise BackendError(f"`{server.name}` gave something else than image `{fingerprint[:12]}`")
+    return paths
+
+
+def _parts(body: Iterator[bytes], boundary: bytes) -> Iterator[Iterator[bytes]]:
+    """The contents of a multipart body, each to be taken before the next."""
+    mark, buffer, over = b"\r\n--" + boundary, b"\r\n", False
+
+    def until(end: bytes) -> Iterator[bytes]:
+        """What is before `end`, which is taken too."""
+        nonlocal buffer
+        while end not in buffer:
+            if len(buffer) > len(end):
+                yield buffer[: -len(end)]
+                buffer = buffer[-len(end) :]
+            block = next(body, b"")
+            if not block:
+                raise BackendError("a part of the image is missing")
+            buffer += block
+        before, _, buffer = buffer.partition(end)
+        yield before
+
+    for _ in until(mark):
+        pass
+    while not over:
+        head = b"".join(until(b"\r\n"))
+        over = head.startswith(b"--")
+        if not over:
+            for _ in until(b"\r\n\r\n"):
+                pass
+            yield until(mark)
+            if not buffer:
+                buffer = next(body, b"")
+    for _ in body:
+        pass
+
+
+def send(server: Server, paths: Sequence[str]) -> str:
+    """Give a server an image of one file or two; returns its fingerprint, which is the hash of them. Raises BackendError."""
+    import os
+
+    from ctrmgr.remote import copying
+
+    if len(paths) == 1:
+        return copying.send_image(server, _file(paths[0]))
+    boundary = os.urandom(16).hex()
+    hashed = copying.Hashed(block for path in paths for block in _file(path))
+
+    def form() -> Iterator[bytes]:
+        blocks = iter(hashed)
+        for name, path in zip(("metadata", "rootfs"), paths, strict=True):
+            yield (
+                f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n'
+                "Content-Type: application/octet-stream\r\n\r\n"
+            ).encode()
+            left = os.path.getsize(path)
+            while left:
+                block = next(blocks, b"")
+                if not block:
+                    raise BackendError(f"`{path}` became shorter while it was read")
+                left -= len(block)
+                yield block
+            yield b"\r\n"
+        yield f"--{boundary}--\r\n".encode()
+
+    done = copying.upload(server, "/images", form(), {"Content-Type": f"multipart/form-data; boundary={boundary}"})
+    fingerprint = str(done["metadata"]["fingerprint"])
+    if fingerprint != hashed.hash.hexdigest():
+        copying.forget_image(server, fingerprint)
+        raise BackendError(f"`{server.name}` has got something else than was sent", hint="it was deleted again")
+    return fingerprint
+
+
+def _file(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            yield block
