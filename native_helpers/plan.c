@@ -170,8 +170,10 @@ static int row(struct plan *p, char **field, size_t count)
 	/* for whoever makes and checks the plan; nothing of it is ours */
 	if (!strcmp(key, "identity") || !strcmp(key, "lease"))
 		return count == 4;
-	if (!strcmp(key, "request"))
+	if (!strcmp(key, "request") || !strcmp(key, "gpu-limit"))
 		return count == 6;
+	if (!strcmp(key, "gpu-default"))
+		return count == 3;
 	known = plan_device_row(p, field, count);
 	if (known >= 0)
 		return known;

@@ -74,8 +74,8 @@ int priv_cgroup_create(const void *request, const int in[], int count, int out[]
 static bool writable(const char *file)
 {
 	static const char *const core[] = {"cgroup.subtree_control", "cgroup.max.depth", "cgroup.max.descendants"};
-	static const char *const prefixes[] = {"cpu.",  "cpuset.",  "memory.", "pids.", "io.", "blkio.",
-					       "misc.", "hugetlb.", "rdma.",   "dmem.", "net_"};
+	static const char *const prefixes[] = {"cpu.",  "cpuset.",  "memory.", "pids.", "io.",  "blkio.",
+					       "misc.", "hugetlb.", "rdma.",   "dmem.", "gpu.", "net_"};
 
 	for (size_t i = 0; i < ARRAY_SIZE(core); i++)
 		if (!strcmp(file, core[i]))
