@@ -59,6 +59,10 @@ def with_rows(instance: str, plan: Sequence[Sequence[str]]) -> Rows:
         return [list(row) for row in plan]
     of_devices = [list(row) for row in plan if row[0] in parts.WORDS and (row[0] == "request" or row[1] not in wanted)]
     given = [row for each in of(instance).values() if _keeps(wanted, each) for row in each.rows]
+    if given and any(row[0] == "gpu-default" for row in plan):
+        from ctrmgr.backend import gpu_limits
+
+        given = gpu_limits.resolved(given, plan)
     return [list(row) for row in plan if row[0] not in parts.WORDS] + parts.shared([*of_devices, *given])
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 
+from ctrmgr import state
 from ctrmgr.backend import record
 from ctrmgr.errors import ConflictError, HostError
 from ctrmgr.kernel import control
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     Rows = Sequence[Sequence[str]]
 
 
+LIMITS = ("device-limit", "gpu-limit")
+UNLIMITED = {"dmem.max": "max", "gpu.memory": "max", "gpu.shares": "100"}
+
+
 class Limited:
     """`with Limited(…)`: the limits of a device hold before the instance can open it, and not at all when that fails.
 
@@ -26,12 +31,14 @@ class Limited:
     __slots__ = ("name", "rows")
 
     def __init__(self, name: str, rows: Rows) -> None:
-        self.name, self.rows = name, [row for row in rows if row[0] == "device-limit"]
+        self.name, self.rows = name, [row for row in rows if row[0] in LIMITS]
 
     def __enter__(self) -> None:
         try:
             for row in self.rows:
-                _set(self.name, row, row[4])
+                if row[0] == "device-limit":
+                    _set(self.name, row, row[4])
+            _gpu(self.name, [], self.rows)
         except BaseException:
             lift(self.name, self.rows)
             raise
@@ -46,13 +53,35 @@ def lift(name: str, rows: Rows) -> None:
     for row in rows:
         if row[0] == "device-limit":
             try:
-                _set(name, row, unlimited(row[4]))
+                _set(name, row, unlimited(row[4], row[3]))
             except (HostError, ConflictError):
                 pass
+    try:
+        _gpu(name, rows, [])
+    except HostError:
+        pass
 
 
-def unlimited(value: str) -> str:
-    """What takes a limit on a disk back: `8:0 rbps=max`, on v1 `8:0 0`."""
+def alone(plan: Rows, device: str) -> Rows:
+    """The limits of a device that no other one of the plan wants, too."""
+    others = [row[2:] for row in plan if row[0] in LIMITS and row[1] != device]
+    return [row for row in plan if row[0] in LIMITS and row[1] == device and row[2:] not in others]
+
+
+def _gpu(name: str, old: Rows, new: Rows) -> None:
+    if any(row[0] == "gpu-limit" for row in (*old, *new)):
+        from ctrmgr.backend import gpu_limits
+
+        place = [["cgroup", f"{state.cgroup_parent()}/{name}"]]
+        gpu_limits.change(name, [*place, *old], [*place, *new])
+
+
+def unlimited(value: str, file: str = "") -> str:
+    """What takes a limit back: on a disk `8:0 rbps=max`, on v1 `8:0 0`; on a GPU's memory `REGION max`."""
+    if file.startswith("gpu."):
+        return UNLIMITED.get(file, "0")
+    if file in UNLIMITED:
+        return f"{value.partition(' ')[0]} {UNLIMITED[file]}"
     setting, equals, _ = value.partition("=")
     return f"{setting}=max" if equals else f"{value.partition(' ')[0]} 0"
 
@@ -67,3 +96,7 @@ def _set(name: str, row: Sequence[str], value: str) -> None:
         )
     if reply.error:
         raise HostError(f"device `{device}`: the kernel refuses `{file}` = `{value}`: {os.strerror(reply.error)}")
+    if file == "dmem.max":
+        from ctrmgr.backend.limits import ignored
+
+        ignored(name, hierarchy, file, value)

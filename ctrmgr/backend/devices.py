@@ -148,7 +148,12 @@ def attach_rows(
         given = _given(name, rows, running, volatile) if asks else None
         added: record.Added | None = None
         try:
-            rows = _beside(name, device, [*rows, *(given.rows if given else ())], plan, running)
+            rows = [*rows, *(given.rows if given else ())]
+            if any(row[0] in ("gpu-default", "@gpu") for row in (*rows, *plan)):
+                from ctrmgr.backend import gpu_limits
+
+                rows = gpu_limits.resolved(rows, plan)
+            rows = _beside(name, device, rows, plan, running)
             if given or not asks:
                 _open_all(device, rows, opened, running)
             if running:
@@ -157,7 +162,7 @@ def attach_rows(
                 added = record.Added(own, device, canonical, rows)
                 crash("attach-recorded")
             if running:
-                if any(row[0] == "device-limit" for row in rows):
+                if any(row[0] in ("device-limit", "gpu-limit") for row in rows):
                     from ctrmgr.backend.device_limits import Limited
 
                     with Limited(name, rows):
@@ -191,15 +196,15 @@ def _do_hooks(name: str, device: str, rows: list[list[str]]) -> None:
         hooks.do(name, device, hooks.of(rows, device))
     except BaseException:
         control.ask(record.run_home(name), control.DETACH, name=device)
-        _lift(name, rows)
+        _lift(name, rows, device)
         raise
 
 
-def _lift(name: str, rows: list[list[str]]) -> None:
-    if any(row[0] == "device-limit" for row in rows):
-        from ctrmgr.backend.device_limits import lift
+def _lift(name: str, plan: list[list[str]], device: str) -> None:
+    if any(row[0] in ("device-limit", "gpu-limit") for row in plan):
+        from ctrmgr.backend import device_limits
 
-        lift(name, rows)
+        device_limits.lift(name, device_limits.alone(plan, device))
 
 
 def _hold(name: str, device: str, rows: list[list[str]]) -> None:
@@ -374,7 +379,7 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
             if attached:
                 made = _hooks(name, device, there)
                 result = ask_take(name, device, holders, control.DETACH)
-                _lift(name, [row for row in plan if row[1] == device])
+                _lift(name, plan, device)
                 leases.release(name, device)
                 crash("detach-done")
                 if made:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from ctrmgr.errors import CtrmgrError, HelperError
+from ctrmgr import state
+from ctrmgr.errors import CtrmgrError, HelperError, HostError
 from ctrmgr.host import cgroup
 from ctrmgr.kernel import spawn
 from ctrmgr.plan import limits, link_limits
@@ -54,13 +55,38 @@ def read(own: Record, plan: Rows) -> list[dict[str, object]]:
                 "file": file,
                 "value": limits.line_of(file, planned, text),
                 "hierarchy": hierarchy,
-                "enforced": limits.holds(file, planned, text),
+                **_state(_mechanism(file), limits.holds(file, planned, text)),
             }
         )
+    if any(row[0] == "gpu-limit" for row in plan):
+        from ctrmgr.backend import gpu_limits
+
+        found += gpu_limits.read(plan)
     found += _links(plan)
     for key, reason in _left_out(own):
-        found.append({"key": key, "file": "", "value": reason, "hierarchy": "", "enforced": False})
+        found.append({"key": key, "file": "", "value": reason, "hierarchy": "", **_state("none", False)})
     return found
+
+
+def _mechanism(file: str) -> str:
+    return {"dmem": "dmem", "gpu": "gpu controller"}.get(file.partition(".")[0], "cgroup")
+
+
+def _state(mechanism: str, holds: bool) -> dict[str, object]:
+    state = "enforced" if holds else "unsupported" if mechanism == "none" else "not in force"
+    return {"enforced": holds, "mechanism": mechanism, "state": state}
+
+
+def ignored(name: str, hierarchy: str, file: str, value: str) -> None:
+    """Raises HostError when the kernel has ignored a limit without a word: it does that to limits of device memory below use."""
+    files = Files([["cgroup", f"{state.cgroup_parent()}/{name}"]])
+    text = files.text(hierarchy, file)
+    if not limits.holds(file, value, text):
+        used = limits.line_of(file, value, files.text(hierarchy, "dmem.current")).rpartition(" ")[2]
+        raise HostError(
+            f"`{name}`: the kernel does not take `{file}` = `{value}`: {used or 'not known how many'} bytes are in use",
+            hint="end what uses the GPU's memory first; the limit is as it was",
+        )
 
 
 def _links(plan: Rows) -> Iterator[dict[str, object]]:
@@ -80,11 +106,15 @@ def _links(plan: Rows) -> Iterator[dict[str, object]]:
                     "file": what,
                     "value": now,
                     "hierarchy": row[2],
-                    "enforced": now == asked,
+                    **_state("link", now == asked),
                 }
 
 
 def _device_key(device: str, file: str, planned: str) -> str:
+    if file.startswith("gpu."):
+        return f"{device}.{file.removeprefix('gpu.')}"
+    if file.startswith("dmem."):
+        return f"{device}.memory" if file == "dmem.max" else f"{device}.memory.reserve"
     writes = "write" in file or planned.partition(" ")[2].startswith("w")
     return f"{device}.limits.{'write' if writes else 'read'}"
 

@@ -7,6 +7,7 @@ import os
 
 from ctrmgr import state
 from ctrmgr.backend import record
+from ctrmgr.backend.limits import ignored
 from ctrmgr.errors import HelperError, HostError
 from ctrmgr.host.machine import Host
 from ctrmgr.kernel import control, spawn
@@ -46,10 +47,19 @@ def change_limits(name: str, old: Rows, new: Rows) -> None:
     wanted = [row for row in limits.changes(old, new, host) if row[1] in joined]
     try:
         _write(name, wanted)
+        _gpus(name, old, new)
         _shape(name, old, new)
     except HostError:
+        _gpus(name, new, old)
         _write(name, [row for row in limits.changes(new, old, host) if row[1] in joined])
         raise
+
+
+def _gpus(name: str, old: Rows, new: Rows) -> None:
+    if any(row[0] == "gpu-limit" for row in (*old, *new)):
+        from ctrmgr.backend import gpu_limits
+
+        gpu_limits.change(name, old, new)
 
 
 def _shape(name: str, old: Rows, new: Rows) -> None:
@@ -68,3 +78,5 @@ def _write(name: str, rows: Rows) -> None:
                 f"`{name}`: the kernel refuses `{file}` = `{value}`: {os.strerror(reply.error)}",
                 hint="does it use more than that already? the limits are as they were",
             )
+        if file == "dmem.max":
+            ignored(name, hierarchy, file, value)

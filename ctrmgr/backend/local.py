@@ -64,6 +64,11 @@ def _ephemeral(name: str) -> bool:
 
 def _stop(name: str, timeout: float | None, force: bool) -> None:
     run = record.run_home(name)
+    noted = os.path.exists(f"{state.run_dir()}/.gpu/{name}")
+    if noted:
+        from ctrmgr.backend import gpu_limits
+
+        gpu_limits.ending(name)
     if force:
         control.ask(run, control.KILL)
     else:
@@ -74,6 +79,8 @@ def _stop(name: str, timeout: float | None, force: bool) -> None:
         os.rmdir(run)
     except OSError:
         repair.end_run(name)
+    if noted:
+        repair.restore(name)
 
 
 def _give_back(name: str) -> None:

@@ -75,13 +75,23 @@ def instance(name: str) -> bool:
         _attach(path, run, running)
     if os.path.exists(f"{path}/config.new") or os.path.exists(f"{path}/plan.new"):
         _change(path, run, running)
-    if not running and os.path.exists(run):
-        end_run(name)
+    if not running:
+        if os.path.exists(run):
+            end_run(name)
+        restore(name)
     if has_allocations(name):
         from ctrmgr.backend import allocations
 
         allocations.mend(name, running=running)
     return running
+
+
+def restore(name: str) -> None:
+    """Put back what was changed of GPUs for a run that is over."""
+    if os.path.exists(f"{state.run_dir()}/.gpu/{name}"):
+        from ctrmgr.backend import gpu_limits
+
+        gpu_limits.restore(name)
 
 
 def _attach(path: str, run: str, running: bool) -> None:
@@ -154,7 +164,7 @@ def _hooks(path: str, plan: Sequence[Sequence[str]], wanted: Sequence[Sequence[s
 
 
 def _limits(plan: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    return [row for row in plan if row[0] == "cgroup-file"]
+    return [row for row in plan if row[0] in ("cgroup-file", "gpu-limit")]
 
 
 def _whole(path: str) -> bool:

@@ -64,6 +64,7 @@ def _undo(name: str) -> None:
     try:
         leases.release(name)
         repair.end_run(name)
+        repair.restore(name)
     except (CtrmgrError, OSError):
         pass
     _take_back(name)
@@ -84,6 +85,10 @@ def _devices(name: str) -> None:
         _give(name)
     if asks or b"\nlease\t" in data:
         leases.take(name, _rows(path))
+    if b"\ngpu-limit\t" in data or (asks and b"\ngpu-default\t" in data):
+        from ctrmgr.backend import gpu_limits
+
+        gpu_limits.prepare(name, _rows(path))
 
 
 def _take_back(name: str) -> None:

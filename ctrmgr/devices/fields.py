@@ -86,6 +86,21 @@ def number(value: str) -> str:
     return str(int(value))
 
 
+def amount(value: str) -> str:
+    """A size > 0, or a percentage."""
+    from ctrmgr.units import size_bytes
+
+    digits = value.removesuffix("%")
+    if digits != value:
+        if not (digits.isascii() and digits.isdecimal() and 1 <= int(digits) <= 100):
+            raise ValueError("is not a percentage from 1% to 100%")
+        return f"{int(digits)}%"
+    size = size_bytes(value)
+    if not size:
+        raise ValueError("would leave no memory at all")
+    return str(size)
+
+
 def word(value: str) -> str:
     """Text in one line."""
     if not value or not value.isprintable() or len(value) > 255:

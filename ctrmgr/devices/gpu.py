@@ -43,13 +43,24 @@ FIELDS = {
         "what NVIDIA's driver files are for, a comma list: compute, utility, graphics, video, display; `all`, or `none`: nodes only",
         default=gpu_nvidia.DEFAULT,
     ),
+    "memory": Field(fields.amount, "ours; how much of its memory, of each GPU's: a size or a percentage; over `limits.gpu.memory`"),
+    "memory.reserve": Field(fields.amount, "ours; how much of its memory is kept for the instance; over `limits.gpu.memory.reserve`"),
     **fields.OWNERSHIP,
     "mdev": Field(str, "known from LXD and Incus", refused="it is for virtual machines"),
 }  # fmt: skip
 
 
+LIMITS = ("memory", "memory.reserve")
+
+
 def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
-    """The nodes and files of the GPUs that are meant."""
+    """The nodes and files of the GPUs that are meant, and the limits on them."""
+    found = _resolved(name, {key: value for key, value in values.items() if key not in LIMITS}, root)
+    found.limits = {key: values[key] for key in LIMITS if values.get(key)}
+    return found
+
+
+def _resolved(name: str, values: Mapping[str, str], root: str) -> Resolved:
     from ctrmgr.host import gpu
 
     if "=" in values.get("id", ""):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PARTS = ("device", "bind", "filesystem", "device-env", "hook", "hotplug")
 """What a device is made of inside."""
-WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "request")
+WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request")
 """All rows whose second field is the name of a device."""
 GROUPS = frozenset(("render", "video", "rdma", "disk", "plugdev", "kvm", "input"))
 """Groups of the host that `ownership.inherit` looks up in the image: they mean the same everywhere."""
@@ -86,6 +86,7 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
     if not found:
         raise NotFoundError(f"this {kind} has nothing that an instance can be given")
     found += [["identity", name, file, text] for file, text in resolved.identity]
+    found += [["@gpu", name, key, value] for key, value in resolved.limits.items()]
     return found + [["lease", name, id, values.get("lease") or "shared"] for id in resolved.lease]
 
 

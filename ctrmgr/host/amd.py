@@ -9,7 +9,7 @@ from ctrmgr.host import pci, sysfs
 class Agent:
     """A GPU node of KFD's topology: a whole GPU, or one partition of it."""
 
-    __slots__ = ("domain", "location", "number", "owner", "render", "unique_id")
+    __slots__ = ("domain", "location", "number", "owner", "render", "unique_id", "units")
 
     def __init__(self, number: int, given: dict[str, str]) -> None:
         self.owner = ""
@@ -18,6 +18,9 @@ class Agent:
         self.render = sysfs.integer(given.get("drm_render_minor", ""))
         self.domain = sysfs.integer(given.get("domain", ""), 0)
         self.location = sysfs.integer(given.get("location_id", ""))
+        simds, each = (sysfs.integer(given.get(key, ""), 0) for key in ("simd_count", "simd_per_cu"))
+        self.units = max(0, simds) // each if each > 0 else 0
+        """Compute units; 0 when it does not say."""
         unique = sysfs.integer(given.get("unique_id", ""), 0)
         self.unique_id = f"{unique:016x}" if unique > 0 else ""
 

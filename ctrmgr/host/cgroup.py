@@ -67,7 +67,7 @@ def read(root: str = "/", *, privileged: bool = True) -> Cgroups:
 
 
 V1_CONTROLLERS = frozenset(("blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "net_cls",
-                            "net_prio", "perf_event", "pids", "rdma", "misc"))  # fmt: skip
+                            "net_prio", "perf_event", "pids", "rdma", "misc", "gpu"))  # fmt: skip
 
 
 def _own(prefix: str) -> str:

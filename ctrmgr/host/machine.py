@@ -8,6 +8,10 @@ from functools import cached_property
 
 from ctrmgr.host import cgroup, features, lsm
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctrmgr.host.gpu import Gpu
+
 
 class Host:
     """This machine, or (`root`) a recorded one."""
@@ -58,6 +62,18 @@ class Host:
         mount = self.cgroups.v1.get("misc") or self.cgroups.unified
         rows = (line.split() for line in self.cgroup_text(mount, "misc.capacity").splitlines())
         return {row[0]: int(row[1]) for row in rows if len(row) == 2}
+
+    @cached_property
+    def dmem_regions(self) -> dict[str, int]:
+        """Region of device memory that cgroup2 can charge → its bytes."""
+        rows = (line.rpartition(" ") for line in self.cgroup_text(self.cgroups.unified, "dmem.capacity").splitlines())
+        return {region: int(size) for region, _, size in rows if region and size.isdecimal()}
+
+    @cached_property
+    def gpus(self) -> list[Gpu]:
+        from ctrmgr.host import gpu
+
+        return gpu.gpus(self.root)
 
     @cached_property
     def init_limits(self) -> dict[str, tuple[str, str]]:

@@ -11,7 +11,7 @@ from ctrmgr.devices import driver
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
-from ctrmgr.plan import device_limits, folders, limits, link_limits, rlimits, seccomp, sysctl, template
+from ctrmgr.plan import device_limits, folders, gpu_limits, limits, link_limits, rlimits, seccomp, sysctl, template
 from ctrmgr.spec import capabilities, device, keys, profile, values
 from ctrmgr.spec import limits as limit_keys
 
@@ -81,6 +81,7 @@ def compile_template(
             limits.__file__,
             limit_keys.__file__,
             device_limits.__file__,
+            gpu_limits.__file__,
             link_limits.__file__,
             rlimits.__file__,
             sysctl.__file__,
@@ -166,7 +167,9 @@ def build(
     device_rows = [row for name, given in usable.items() for row in parts.rows(name, given, host.root)]
     best_effort = config.get("limits.enforcement") == "best-effort"
     device_rows = device_limits.resolve(device_rows, host, best_effort=best_effort)
+    device_rows = gpu_limits.resolve(device_rows, gpu_limits.defaults(config), host, best_effort=best_effort)
     rows += [row for row in device_rows if row[0] == "@ignored"]
+    rows += gpu_limits.kept(config)
     rows += _network(device_rows, config)
     rows += sysctl.rows(config, host, is_host_network=["net", "host"] in rows)
     rows += _init(image, config)

@@ -61,7 +61,7 @@ def limit_of(key: str) -> Limit | None:
 def _rows(key: str, limit: Limit, config: Mapping[str, str], host: Host) -> Iterator[list[str]]:
     suffix = limit.ask(key, config, host, True).suffix
     controller = limit.controller or suffix.partition(".")[0]
-    hierarchy = _where(key, controller, limit.v1_controller or controller, host)
+    hierarchy = where(key, controller, limit.v1_controller or controller, host)
     unified = hierarchy == UNIFIED
     ask = limit.ask(key, config, host, unified)
     files = limit.v2 if unified else limit.v1
@@ -85,7 +85,8 @@ def _rows(key: str, limit: Limit, config: Mapping[str, str], host: Host) -> Iter
             yield _file(hierarchy, name, setting)
 
 
-def _where(key: str, controller: str, v1: str, host: Host) -> str:
+def where(key: str, controller: str, v1: str, host: Host) -> str:
+    """The hierarchy that has a controller, on cgroup2 or by its name of v1. Raises UnsupportedError, and says how it could have."""
     if controller == "cgroup" and host.cgroups.unified:
         return UNIFIED
     hierarchy = host.cgroups.where(controller) or host.cgroups.where(v1)
@@ -213,6 +214,8 @@ def _files(plan: Rows) -> dict[tuple[str, str, str], str]:
 def key_of(file: str, value: str, unified: bool) -> str:
     """The key that leads to a file with such a value; of several the first (`limits.cpu.allowance` for the weight that the
     priority changes)."""
+    if file.startswith("gpu."):
+        return f"limits.{file}"
     for limit in LIMITS:
         for candidate in limit.v2 if unified else limit.v1:
             if file in (name.replace("{}", limit.name.rpartition(".")[2]) for name in candidate.names):

@@ -26,6 +26,14 @@ DONE: tuple[Key, ...] = (
     *LIMITS,
     Key("limits.memory.enforce", "hard, soft", "hard: never more; soft: taken back under pressure",
         parse=partial(values.one_of, ("hard", "soft")), default="hard", live=True),
+    Key("limits.gpu.memory", "size or %", "ours; device memory of each of its GPUs, unless its gpu device says otherwise; "
+        "`info` says what enforces it", parse=values.memory, live=True),
+    Key("limits.gpu.memory.reserve", "size or %", "ours; device memory of each of its GPUs that is kept for it",
+        parse=values.memory, live=True),
+    Key("limits.gpu.shares", "%", "ours; part of the time of each of its GPUs, where that can be shared out: virtual functions of xe",
+        parse=values.share, live=True),
+    Key("limits.gpu.priority", "priority 0–10", "ours; whose work its GPUs do first: 0–3 low, 4–6 normal, 7–10 high, where they "
+        "have priorities", live=True),
     Key("limits.ingress", "bits", "ours; bits in a second that reach its link (`100Mbit`), unless its nic says otherwise",
         parse=values.bits, live=True),
     Key("limits.egress", "bits", "ours; bits in a second that its link may send, unless its nic says otherwise",

@@ -59,6 +59,11 @@ def memory(value: str) -> str:
     return str(number)
 
 
+def share(value: str) -> str:
+    """`25%`, or `25`."""
+    return between(1, 100, value.removesuffix("%")) + "%"
+
+
 def swap(value: str) -> str:
     """`true`, `false` or a size."""
     return boolean(value) if value.lower() in TRUE + FALSE and not value.isdecimal() else size(value)

@@ -48,7 +48,7 @@ def check(kind: str, keys: dict[str, str], root: str) -> int:
     places = [row[4] for row in found if row[0] == "device"]
     assert len(places) == len(set(places)), keys
     for row in found:
-        assert row[0] in (*rows.WORDS, "@io") and row[1] == "d" and "\0" not in "".join(row)
+        assert row[0] in (*rows.WORDS, "@io", "@gpu") and row[1] == "d" and "\0" not in "".join(row)
         if row[0] == "device":
             assert len(row) == 10 and row[3].startswith("/dev/") and ".." not in row[3].split("/")
     return len(found)
