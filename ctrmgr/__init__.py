@@ -25,7 +25,7 @@ from ctrmgr.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from ctrmgr.backend.checkup import Finding
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from ctrmgr.backend.functions import Candidate
     from ctrmgr.backend.info import Info
     from ctrmgr.backend.inventory import Device
+    from ctrmgr.backend.observe import Events, Use
 
 __version__ = "0.1.0"
 __all__ = (
     "BackendError", "ConflictError", "CtrmgrError", "ExecResult", "HelperError", "HostError", "Instance", "NotFoundError",
-    "SpecError", "UnsupportedError", "create", "doctor", "find_devices", "host_devices", "instances", "launch",
+    "SpecError", "UnsupportedError", "create", "doctor", "events", "find_devices", "host_devices", "instances", "launch", "top",
 )  # fmt: skip
 
 
@@ -184,6 +185,18 @@ class Instance:
 
         return info.read(self.name)
 
+    def usage(self, seconds: float = 0.5) -> Use:
+        """What it uses in the next `seconds`, against what it may. Raises ConflictError when it is not running."""
+        from ctrmgr.backend import observe
+
+        return observe.one(self.name, seconds)
+
+    def events(self, *types: str) -> Events:
+        """What happens to it from now on: `lifecycle`, `device`, `limit`; without types all of them."""
+        from ctrmgr.backend import observe
+
+        return observe.Events([self.name], types or ("lifecycle", "device", "limit"))
+
 
 def launch(
     image: str,
@@ -271,3 +284,27 @@ def host_devices(*kinds: str) -> list[Device]:
     from ctrmgr.backend import catalog
 
     return catalog.devices(kinds=kinds)
+
+
+def top(*names: str, interval: float = 1.0) -> Iterator[list[Use]]:
+    """What all running instances, or those named that run, use: a list every `interval` seconds, by name, without an end.
+
+    Raises NotFoundError, SpecError.
+    """
+    from ctrmgr.backend import observe
+
+    return observe.samples(names, interval)
+
+
+def events(*names: str, types: Sequence[str] = ()) -> Events:
+    """What happens to all instances, or those named, from now on, and (type `host`) to the machine's devices.
+
+        with ctrmgr.events(types=["limit"]) as watched:
+            for event in watched:
+                print(event.instance, event.event, event.details)
+
+    Each has `when`, `type`, `event`, `instance` and `details`. Raises SpecError.
+    """
+    from ctrmgr.backend import observe
+
+    return observe.Events(names, types)

@@ -103,14 +103,16 @@ class Watcher:
 
     # Waiting
 
-    def wait(self, also: int = -1) -> list[Event] | None:
-        """What has happened, once something has; None when the pipe `also` has lost its reader."""
+    def wait(self, also: int = -1, timeout: float | None = None) -> list[Event] | None:
+        """What has happened, once something has, and nothing after `timeout` seconds; None when the pipe `also` has lost its
+        reader."""
+        end = None if timeout is None else time.monotonic() + timeout
         if also >= 0:
             self._poll.register(also, 0)
         while True:
             found: list[Event] = []
             dirty: set[str] = set()
-            for fd, _ in self._poll.poll(self._timeout()):
+            for fd, _ in self._poll.poll(self._timeout(end)):
                 if fd == also:
                     return None
                 if fd == self._inotify.fd:
@@ -122,7 +124,7 @@ class Watcher:
             found += self._refresh(dirty)
             found += self._due()
             found = [event for event in found if self._asked(event)]
-            if found:
+            if found or (end is not None and time.monotonic() >= end):
                 return found
 
     def _asked(self, event: Event) -> bool:
@@ -132,9 +134,13 @@ class Watcher:
             return False
         return not self.wanted or event.instance in self.wanted or event.details.get("to") in self.wanted
 
-    def _timeout(self) -> float | None:
+    def _timeout(self, end: float | None) -> float | None:
         """Milliseconds; None is until something happens."""
-        due = [*self._limits.values(), *([self._swept + SWEEP] if self._silent else [])]
+        due = [
+            *self._limits.values(),
+            *([self._swept + SWEEP] if self._silent else []),
+            *([] if end is None else [end]),
+        ]
         return max(0.0, 1000 * (min(due) - time.monotonic())) + 1 if due else None
 
     def _watch(self, path: str, mask: int, tag: tuple[str, str]) -> None:
@@ -291,7 +297,8 @@ class Watcher:
         for path in self._limit_files(name).values():
             if path.endswith("events"):
                 self._watch(path, inotify.MODIFY, ("limit", name))
-            else:
+            # Not every kernel notifies of v1's pids.events.
+            if not path.endswith("events") or path.startswith(f"{self._mounts.get('pids', 'none')}/"):
                 self._silent.add(name)
 
     def _oom(self, name: str, folder: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrmgr.backend import usage
+from ctrmgr.backend import observe, usage
 from ctrmgr.cli import top
 from ctrmgr.host import counters, drm
 
@@ -250,3 +250,13 @@ def test_order_and_table() -> None:
 )
 def test_sizes(value: int, text: str) -> None:
     assert top.short(value) == text
+
+
+def test_what_programs_are_given_has_all_of_it() -> None:
+    found = usage.Usage("c1")
+    found.values.update({field: float(index) for index, field in enumerate(usage.FIELDS)})
+    found.gpus["0000:01:00.0"] = {field: float(index) for index, field in enumerate(usage.GPU_FIELDS)}
+    use = observe._typed(found, 5.0)
+    assert [getattr(use, field.replace("-", "_")) for field in usage.FIELDS] == list(range(len(usage.FIELDS)))
+    gpu = use.gpus["0000:01:00.0"]
+    assert (gpu.use, gpu.memory, gpu.memory_limit) == (0, 1, 2)
