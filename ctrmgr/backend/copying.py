@@ -29,5 +29,5 @@ def copy(old: str, new: str, *, profiles: Sequence[str] | None = None) -> str:
             devices=own.devices,
             ephemeral=own.ephemeral,
         )
-        wish.layer = f"{own.path}/upper"
+        wish.ref, wish.layer = own.ref, f"{own.path}/upper"
         return create.create(wish)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Wish:
     """What an instance is to be: everything that `launch` and `create` are told."""
 
-    __slots__ = ("config", "devices", "ephemeral", "ignore_unsupported", "image", "layer", "name", "profiles")
+    __slots__ = ("config", "devices", "ephemeral", "ignore_unsupported", "image", "layer", "name", "profiles", "ref")
 
     def __init__(
         self,
@@ -43,6 +43,8 @@ class Wish:
         self.image, self.name, self.profiles = image, name, list(profiles)
         self.config, self.devices = dict(config or {}), {key: dict(value) for key, value in (devices or {}).items()}
         self.ephemeral, self.ignore_unsupported = ephemeral, ignore_unsupported
+        self.ref = image
+        """What the image is called in lists."""
         self.layer = ""
         """A directory whose copy is the instance's own layer, in place of an empty one."""
 
@@ -129,7 +131,7 @@ def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]
 
             plan = allocations.settle(name, plan, starts=False)
         _make_layer(aside, image, name, claims, wish.layer)
-        config = [["image", image.fingerprint, wish.image], *(["profile", profile] for profile in wish.profiles)]
+        config = [["image", image.fingerprint, wish.ref], *(["profile", profile] for profile in wish.profiles)]
         config += [["config", key, value] for key, value in wish.config.items()]
         config += [
             ["device", key, field, value] for key, device in wish.devices.items() for field, value in device.items()

@@ -43,7 +43,7 @@ def read(name: str) -> Info:
             if row[0] in ("uidmap", "gidmap")
         ],
         "addresses": [f"{row[2]}/{row[3]}" for row in plan if row[0] == "address"],
-        "devices": [_planned(row) for row in plan if row[0] == "device"],
+        "devices": [_planned(row) for row in plan if row[0] in ("device", "bind", "filesystem")],
         "root": "copied with shifted owners" if ["shifted", "1"] in plan else "overlay over idmapped layers",
     }
     if fields["status"] == "RUNNING":
@@ -54,6 +54,9 @@ def read(name: str) -> Info:
 
 
 def _planned(row: Sequence[str]) -> dict[str, object]:
+    if row[0] != "device":
+        name, type, source, path, options = row[1], *(("bind", *row[2:5]) if row[0] == "bind" else row[2:6])
+        return {"name": name, "type": type, "source": source, "path": path, "options": options}
     _, name, kind, source, path, uid, gid, mode, access, required = row
     return {
         "name": name, "type": f"unix-{kind}", "source": source, "path": path, "uid": uid, "gid": gid, "mode": mode,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tempfile
@@ -81,6 +82,8 @@ def test_a_directory_comes_and_goes(ctr: Ctr, shared: Path, host_snapshot: Snaps
     ctr(*LAUNCH)
     ctr("attach-device", "c1", "data", "type=disk", f"source={shared}/", "path=/srv/data", "shift=true")
     assert sh(ctr, "stat -c '%u %n' /srv/data/*").splitlines() == ["0 /srv/data/roots", "1000 /srv/data/users"]
+    (said,) = json.loads(ctr("info", "c1", "--format", "json").stdout)["devices"]
+    assert (said["name"], said["type"], said["path"]) == ("data", "bind", "/srv/data")
     sh(ctr, "echo new > /srv/data/new; chown 1000:1000 /srv/data/new")
     assert (shared / "new").read_text() == "new\n"
     assert (shared / "new").stat().st_uid == 1000

@@ -237,6 +237,37 @@ def test_exit_status_and_restart_policy(ctr: Ctr) -> None:
     assert "STOPPED" in ctr("list").stdout
 
 
+def test_a_copy_has_what_was_written_and_ids_of_its_own(ctr: Ctr) -> None:
+    ctr(
+        "launch",
+        "builtin:busybox",
+        "c1",
+        "-p",
+        "no-network",
+        "-c",
+        "limits.processes=77",
+        "-d",
+        "f,type=unix-char,source=/dev/fuse",
+    )
+    ctr("exec", "c1", "sh", "-c", "echo mine > /root/f; chown 1000:1000 /root/f")
+    assert "is running" in ctr("copy", "c1", "c2", code=4).stderr
+    ctr("stop", "c1")
+    ctr("copy", "c1", "c2")
+    assert "exists already" in ctr("copy", "c1", "c2", code=4).stderr
+    one, two = (json.loads(ctr("info", name, "--format", "json").stdout) for name in ("c1", "c2"))
+    assert one["ids"] != two["ids"]
+    assert {key: one[key] for key in ("image", "fingerprint", "devices")} == {
+        key: two[key] for key in ("image", "fingerprint", "devices")
+    }
+    ctr("start", "c1", "c2")
+    assert (
+        ctr("exec", "c2", "sh", "-c", "cat /root/f; stat -c %u /root/f; ls /dev/fuse").stdout
+        == "mine\n1000\n/dev/fuse\n"
+    )
+    ctr("exec", "c2", "rm", "/root/f")
+    assert ctr("exec", "c1", "cat", "/root/f").stdout == "mine\n"
+
+
 def test_the_python_api(ctr: Ctr, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in ctr.env.items():
         if key.startswith("CTRMGR_"):
