@@ -276,6 +276,23 @@ def _out(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def run_console(args: Args) -> None:
+    from ctrmgr.remote import execute
+
+    server, name = one(args.positional[0])
+    if args.flag("dry-run"):
+        instances.get(server, name)
+        print(f"console {args.positional[0]}")
+        return
+    with server:
+        execute.refuse_if_stopped(server, name)
+        talk(args, "ctrl-a q leaves it")
+        try:
+            execute.console(server, name)
+        except CtrmgrError as error:
+            raise instances.translated(server, name, error) from None
+
+
 # Commands inside
 
 
@@ -326,6 +343,7 @@ def _enter(args: Args, command: list[str], *, shell: bool) -> int:
 
 
 RUN: dict[str, Callable[[Args], int | None]] = {
+    "console": run_console,
     "delete": run_delete,
     "exec": run_exec,
     "freeze": run_freeze,

@@ -95,6 +95,48 @@ def profile_push(args: Args) -> None:
     distant.talk(args, f"`{ours}` is now `{server.name}:{name}`")
 
 
+def _translated(server: Server, ours: str) -> dict[str, Any]:
+    """One of ours as a server would have it; what it cannot do is in it as it is."""
+    from ctrmgr.plan.compile import find
+
+    plain = distant_config.load(ours if "/" in ours else find(ours))
+    made = distant_config.translated(server, plain.config, plain.devices)
+    for device, key, word in made.names:
+        made.devices[device][key] = word
+    for key, _ in made.problems:
+        if key in plain.config:
+            made.config[key] = plain.config[key]
+        elif key in plain.devices:
+            made.devices[key] = dict(plain.devices[key])
+    return {"description": plain.description, "config": made.config, "devices": made.devices}
+
+
+def profile_diff(args: Args) -> int:
+    """Ours is compared in the words of the other's server."""
+    from difflib import unified_diff
+
+    sides = []
+    servers = [_at(word) if ":" in word and not word.startswith("local:") else None for word in args.positional]
+    speaks = next(side[0] for side in servers if side)
+    for word, side in zip(args.positional, servers, strict=True):
+        if side:
+            name = side[1] or os.path.basename(args.positional[0].rpartition(":")[2])
+            found, label = get(side[0], name)[0], f"{side[0].name}:{name}"
+        else:
+            found, label = _translated(speaks, word.removeprefix("local:")), word
+        whole = {
+            "description": found["description"],
+            "config": dict(sorted(found["config"].items())),
+            "devices": {name: dict(sorted(keys.items())) for name, keys in sorted(found["devices"].items())},
+        }
+        sides.append((label, text(whole, "").partition("\n")[2]))
+    (one, ours), (other, theirs) = sides
+    lines = list(unified_diff(ours.splitlines(), theirs.splitlines(), one, other, lineterm=""))
+    for line in lines:
+        print(line)
+    return 1 if lines else 0
+
+
 def _put(args: Args, server: Server, name: str, data: dict[str, Any]) -> None:
     try:
         server.change("POST", "/profiles", {"name": name, **data})
@@ -138,6 +180,7 @@ def profile_pull(args: Args) -> None:
 
 
 RUN: dict[str, Callable[[Args], int | None]] = {
+    "profile diff": profile_diff,
     "profile list": profile_list,
     "profile pull": profile_pull,
     "profile push": profile_push,

@@ -9,6 +9,7 @@ import time
 
 from ctrmgr.backend import record
 from ctrmgr.cli.command import Argument, Command, Option
+from ctrmgr.errors import UnsupportedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +50,24 @@ def follow(name: str, path: str) -> None:
         time.sleep(0.2)
 
 
+def run_console(args: Args) -> None:
+    """Local instances have a log of their console and no terminal behind it."""
+    name = args.positional[0]
+    record.running(name)
+    raise UnsupportedError(
+        f"`{name}`: the console of an instance on this machine can be read only",
+        hint=f"`ctrmgr logs --follow {name}` shows it, `ctrmgr shell {name}` is a terminal",
+    )
+
+
 COMMANDS = (
+    Command(
+        "console",
+        "sit at the console of an instance on a server",
+        run_console,
+        arguments=(Argument("INSTANCE", "REMOTE:NAME", complete="instance"),),
+        help="Ctrl-a q leaves it, ctrl-a ctrl-a is one ctrl-a. On this machine `logs --follow` shows the console and `shell` gives a terminal.",
+    ),
     Command(
         "logs",
         "what an instance wrote to its console",

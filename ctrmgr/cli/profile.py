@@ -57,6 +57,18 @@ def _write(args: Args, path: str, text: str) -> None:
     state.write_file(path, text.encode())
 
 
+def profile_diff(args: Args) -> int:
+    from difflib import unified_diff
+
+    from ctrmgr.plan.compile import find
+
+    one, other = (_read(word if "/" in word else find(word)).splitlines() for word in args.positional)
+    lines = list(unified_diff(one, other, args.positional[0], args.positional[1], lineterm=""))
+    for line in lines:
+        print(line)
+    return 1 if lines else 0
+
+
 def profile_list(args: Args) -> None:
     from ctrmgr.cli import table
     from ctrmgr.spec import profile
@@ -191,6 +203,16 @@ COMMANDS = (
             Argument("NEW", "its name here", required=False),
         ),
         options=(FORCE,),
+    ),
+    Command(
+        "profile diff",
+        "how two profiles differ, here or on servers; exit code 1 when they do",
+        profile_diff,
+        arguments=(
+            Argument("PROFILE", "its name, or REMOTE:NAME", complete="profile", distant=True),
+            Argument("OTHER", "its name, or REMOTE:[NAME]", complete="profile", distant=True),
+        ),
+        help="One of ours is compared as it would be on the other's server.",
     ),
     Command(
         "profile create",

@@ -278,6 +278,59 @@ class _Loop:
             self._flush(self.control)
 
 
+ESCAPE, LEAVE = 1, ord("q")
+"""Ctrl-a q leaves a console; ctrl-a ctrl-a is one ctrl-a."""
+
+
+class _Console(_Loop):
+    """A console has no end of its own: whoever looks at it leaves."""
+
+    escaped = False
+
+    def _stdin(self) -> None:
+        try:
+            data = os.read(self.streams.stdin, BLOCK)
+        except OSError:
+            data = b""
+        if not data:
+            self.stdin_open = False
+            return
+        typed = bytearray()
+        for byte in data:
+            if self.escaped and byte == LEAVE:
+                for each in self.outputs:
+                    each.ended = True
+                break
+            if byte == ESCAPE and not self.escaped:
+                self.escaped = True
+                continue
+            if self.escaped and byte != ESCAPE:
+                typed.append(ESCAPE)
+            typed.append(byte)
+            self.escaped = False
+        if typed:
+            self.input.send(BINARY, bytes(typed))
+
+
+def console(server: Server, name: str, streams: Streams | None = None) -> None:
+    """Until it is left, or the instance stops. Raises NotFoundError, ConflictError, BackendError."""
+    width, height = _size()
+    asked = {"width": width, "height": height, "type": "console"}
+    found = server.decoded(server.send("POST", f"/instances/{quoted(name)}/console", asked))
+    operation = str(found["id"])
+    secrets: dict[str, str] = found["metadata"]["fds"]
+    sockets: dict[str, WebSocket] = {}
+    try:
+        for key in sorted(secrets, key=lambda key: key != "control"):
+            path = server.url(f"/operations/{operation}/websocket", {"secret": secrets[key]})
+            sockets[key] = WebSocket(server.target, path)
+        with _Signals(True) as signals, _Raw():
+            _Console(sockets, signals, streams or Streams(), True).go()
+    finally:
+        for each in sockets.values():
+            each.drop()
+
+
 def record(server: Server, name: str, command: Sequence[str]) -> int:
     """A command of our own that says nothing: without websockets, which takes half the time. Returns its exit code."""
     asked = {"command": list(command), "environment": {}, "wait-for-websocket": False, "interactive": False}

@@ -294,3 +294,58 @@ def test_pylxd_for_programs(unix: Remote) -> None:
     script = "from ctrmgr.remote import library; print([p.name for p in library.client('host').profiles.all()])"
     done = subprocess.run([sys.executable, "-c", script], env=unix.env, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "") and "default" in done.stdout
+
+
+def test_console(unix: Remote) -> None:
+    """What is written to it is seen, what is typed goes there; ctrl-a q leaves it."""
+    unix("create", "tiny", "host:c1")
+    assert "is not running" in unix("console", "host:c1", code=4).stderr
+    unix("start", "host:c1")
+    sitting = unix.popen("console", "host:c1", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert sitting.stderr.readline() == b"ctrl-a q leaves it\n"
+    deadline = time.monotonic() + 20
+    seen = b""
+    os.set_blocking(sitting.stdout.fileno(), False)
+    while b"to the console" not in seen:
+        assert time.monotonic() < deadline, seen
+        unix("exec", "host:c1", "--", "sh", "-c", "echo to the console >/dev/console")
+        seen += sitting.stdout.read() or b""
+    reader = unix.popen("exec", "host:c1", "--", "sh", "-c", "head -n 1 </dev/console", stdout=subprocess.PIPE)
+    while reader.poll() is None:
+        assert time.monotonic() < deadline
+        sitting.stdin.write(b"typed\n")
+        sitting.stdin.flush()
+        time.sleep(0.3)
+    assert reader.stdout.read() == b"typed\n"
+    sitting.stdin.write(b"\x01q")
+    sitting.stdin.flush()
+    assert sitting.wait(20) == 0
+
+
+def test_places(both: Ctr) -> None:
+    """Networks and storage, here and there."""
+    found = json.loads(both("storage", "list", "lxd:", "incus:", "local:", "-f", "json").stdout)
+    assert [(row["name"], row["driver"]) for row in found] == [
+        ("lxd:default", "dir"), ("incus:default", "dir"), ("local", "overlay"),
+    ]  # fmt: skip
+    assert all(0 < row["used"] < row["total"] for row in found)
+    networks = json.loads(both("network", "list", "lxd:", "-f", "json").stdout)
+    assert [row["managed"] for row in networks if row["name"] == "lxd:lo"] in ([], [False])
+    both("create", "builtin:busybox", "c1")
+    (bridge,) = json.loads(both("network", "list", "-f", "json").stdout)
+    assert bridge["managed"] and bridge["used by"] == 1 and bridge["ipv4"]
+    assert "no remote `nope`" in both("network", "list", "nope:", code=3).stderr
+
+
+def test_profiles_differ(unix: Remote) -> None:
+    tag = unix.folder.name.replace("_", "-") + "d"
+    text = "config:\n  security.no_new_privs: true\ndevices:\n  card:\n    type: unix-char\n    source: /dev/zero\n"
+    unix("profile", "create", tag, "-", stdin=text)
+    unix("profile", "push", tag, "host:")
+    assert unix("profile", "diff", tag, "host:").stdout == ""
+    unix.daemon.tool("profile", "device", "set", tag, "card", "mode", "0600")
+    shown = unix("profile", "diff", tag, f"host:{tag}", code=1).stdout
+    assert "+    mode: '0600'" in shown and shown.count("\n+ ") == 1
+    unix("profile", "pull", f"host:{tag}", "back")
+    assert "no_new_privs" in unix("profile", "diff", tag, "back", code=1).stdout
+    unix.daemon.tool("profile", "delete", tag)
