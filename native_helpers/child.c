@@ -56,7 +56,14 @@ static int expect_console(struct child *c)
 
 static void become_root(struct child *c)
 {
-	if (setgroups(0, NULL) || setresgid(0, 0, 0) || setresuid(0, 0, 0))
+	const struct plan *p = &c->m->plan;
+	gid_t group[PLAN_GROUPS];
+	size_t groups = 0;
+
+	for (size_t i = 0; i < p->groups; i++)
+		if (p->group[i].name)
+			group[groups++] = p->group[i].gid;
+	if (setgroups(groups, group) || setresgid(0, 0, 0) || setresuid(0, 0, 0))
 		give_up(c, "become the instance's root", "setresuid");
 	/* after the change of ids, which clears it */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL))

@@ -148,7 +148,8 @@ static void variables(struct monitor *m, struct answer *a)
 	for (size_t i = 0; i < m->used; i++) {
 		const struct part *p = &m->part[i];
 
-		if (p->state == PART_HELD && p->device.type == CTL_ENV && a->size + p->size <= sizeof(a->data)) {
+		if (p->state == PART_HELD && (p->device.type == CTL_ENV || p->device.type == CTL_GROUP) &&
+		    a->size + p->size <= sizeof(a->data)) {
 			memcpy(a->data + a->size, p->text, p->size);
 			a->size += p->size;
 			a->reply.count++;

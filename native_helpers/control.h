@@ -23,8 +23,8 @@ enum ctl_op {
 	CTL_KILL = 6,    /* replies when it is gone */
 	CTL_FREEZE = 7,
 	CTL_THAW = 8,
-	CTL_ENTER = 9,   /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…]; data: devices' KEY=VALUE,
-			    each ended */
+	CTL_ENTER = 9,   /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…]; data: devices' KEY=VALUE
+			    and =GID, each ended */
 	CTL_SIGNAL = 10, /* arg0: signal to init */
 	CTL_WAIT = 11,   /* replies when init has ended */
 	CTL_LIMIT = 12,  /* hierarchy in name, file in path, value in value: write a cgroup file */
@@ -47,6 +47,7 @@ enum ctl_device_type {
 	CTL_HOOK = 5,        /* text: words, which the monitor keeps for whoever detaches */
 	CTL_SHARE = 6,       /* path: of a part of another device's, which becomes this one's when that is detached */
 	CTL_RULE = 7,        /* text: words, of which nodes of the host's come and go; owner, mode, access: theirs */
+	CTL_GROUP = 11,      /* text: `=` and the number of a group inside, which commands have besides their own */
 	CTL_FILESYSTEM = 10, /* as CTL_BIND; text: type, options, name; fd: block device, if it is on one */
 };
 enum ctl_access {

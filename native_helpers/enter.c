@@ -136,8 +136,10 @@ static void make_environment(const struct options *o, const struct instance *i, 
 	}
 }
 
-static void become(const struct options *o, const struct user *user)
+static void become(const struct options *o, const struct instance *i, struct user *user)
 {
+	for (size_t n = 0; n < i->groups && user->group_count < sizeof(user->groups) / sizeof(*user->groups); n++)
+		user->groups[user->group_count++] = i->group[n];
 	if (setgroups(user->group_count, user->groups) < 0)
 		fail(EXIT_HELPER, errno, "set the supplementary groups of `%s`", o->user ? o->user : "root");
 	if (setresgid(user->gid, user->gid, user->gid) < 0)
@@ -218,7 +220,7 @@ _Noreturn void enter(const struct options *o, const struct instance *i, bool tty
 	error = confine_inside(&i->confinement, proc, &step);
 	if (error)
 		fail(EXIT_HELPER, -error, "%s", step);
-	become(o, &user);
+	become(o, i, &user);
 	die_with_parent();
 	sigprocmask(SIG_SETMASK, mask, NULL);
 	/* Last, all that came from outside goes, before the instance's paths are walked. */

@@ -128,7 +128,9 @@ static void read_plan(struct instance *i)
 		quit(EXIT_HELPER, 0, "the instance's plan is damaged");
 	/* after the plan's own, which they replace */
 	for (cursor = i->variables; cursor < i->variables + i->variables_size; cursor += strlen(cursor) + 1)
-		if (i->env_count < PLAN_ENV_MAX)
+		if (cursor[0] == '=' && i->groups < GROUPS_MAX)
+			i->group[i->groups++] = (gid_t)strtoul(cursor + 1, NULL, 10);
+		else if (cursor[0] != '=' && i->env_count < PLAN_ENV_MAX)
 			i->env[i->env_count++] = cursor;
 	count = confine_load(&i->confinement);
 	if (count < 0)

@@ -34,6 +34,7 @@ struct options {
 
 #define PROCS_MAX    16
 #define PLAN_ENV_MAX 512
+#define GROUPS_MAX   64
 #define ENV_SIZE_MAX (1 << 17)
 
 /* What the monitor and the plan say about the instance. Descriptors are -1 when absent. */
@@ -44,7 +45,9 @@ struct instance {
 	char *text; /* the plan; the strings below point into it */
 	char *env[PLAN_ENV_MAX];
 	size_t env_count;
-	char *variables; /* of its devices, as they are attached now: KEY=VALUE, each ended */
+	gid_t group[GROUPS_MAX]; /* of its devices: besides the user's own */
+	size_t groups;
+	char *variables; /* of its devices, as they are attached now: KEY=VALUE, and =GID, each ended */
 	size_t variables_size;
 	struct confinement confinement;
 };

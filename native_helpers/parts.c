@@ -77,6 +77,9 @@ static bool request_ok(const struct ctl_device *d, const char *text, size_t size
 	case CTL_SHARE: return d->path[0] == '/' && plain_path(d->path + 1, sizeof(d->path) - 1);
 	case CTL_ENV:
 		return words_ok(text, size) && plan_variable(text) && strchr(text, '=') && strlen(text) == size - 1;
+	case CTL_GROUP:
+		return words_ok(text, size) && text[0] == '=' && size > 2 && strlen(text) == size - 1 &&
+		       strspn(text + 1, "0123456789") == size - 2;
 	case CTL_HOOK: return words_ok(text, size);
 	case CTL_RULE: return words_ok(text, size) && d->mode <= 0777 && d->access && d->access <= 7;
 	}
@@ -125,6 +128,12 @@ static int prepare(struct monitor *m, struct part *p, int source, const char *te
 	}
 	if (p->device.type == CTL_SHARE)
 		return 0;
+	if (p->device.type == CTL_GROUP) {
+		errno = EOVERFLOW;
+		if (size > 11 ||
+		    plan_map(m->plan.gid, m->plan.gids, (uint32_t)strtoul(text + 1, NULL, 10)) == UINT32_MAX)
+			return fail(f, "find the owner", "the group %.32s is not mapped in the instance", text + 1);
+	}
 	if (p->device.type == CTL_RULE && hotplug_open(m, f))
 		return -1;
 	p->text = malloc(size);
@@ -132,9 +141,10 @@ static int prepare(struct monitor *m, struct part *p, int source, const char *te
 		return fail(f, "read the request", "memory");
 	memcpy(p->text, text, size);
 	p->size = size;
-	/* for whoever lists it: the variable, the kind of hook */
+	/* for whoever lists it: the variable, the kind of hook, the group */
 	snprintf(p->device.path, sizeof(p->device.path), "%.*s",
-		 (int)(p->device.type == CTL_ENV ? strcspn(text, "=") : strlen(text)), text);
+		 (int)(p->device.type == CTL_ENV ? strcspn(text, "=") : strlen(text)),
+		 text + (p->device.type == CTL_GROUP));
 	return 0;
 }
 

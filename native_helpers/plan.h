@@ -12,6 +12,7 @@
 #define PLAN_DEVICES   128
 #define PLAN_BINDS     128
 #define PLAN_DISKS     32
+#define PLAN_GROUPS    32
 #define PLAN_HOOKS     64
 #define PLAN_HOOK_ARGS 9
 #define PLAN_RULES     32
@@ -48,6 +49,12 @@ struct plan_filesystem {
 /* `name` is the device's, NULL when it is not there. */
 struct plan_device_env {
 	char *name, *text; /* KEY=VALUE */
+};
+
+/* A group that every process may have besides its own. `name` is the device's, NULL when it is not there. */
+struct plan_group {
+	char *name;
+	uint32_t gid; /* inside */
 };
 
 struct plan_hook {
@@ -95,7 +102,7 @@ struct plan {
 	int halt_signal;
 	uint64_t console_size;
 	size_t uids, gids, layers, files, addresses, gateways, arguments, envs, masks, readonlys;
-	size_t devices, binds, filesystems, device_envs, hooks, shares, sysctls, rules;
+	size_t devices, binds, filesystems, groups, device_envs, hooks, shares, sysctls, rules;
 	struct confinement confinement;
 	/* pages that nobody needs take no memory: the largest last */
 	struct id_map uid[PLAN_MAPS], gid[PLAN_MAPS];
@@ -107,6 +114,7 @@ struct plan {
 	struct plan_device device[PLAN_DEVICES];
 	struct plan_bind bind[PLAN_BINDS];
 	struct plan_filesystem filesystem[PLAN_DISKS];
+	struct plan_group group[PLAN_GROUPS];
 	struct plan_share share[PLAN_DEVICES];
 	struct plan_device_env device_env[PLAN_WORDS];
 	struct plan_hook hook[PLAN_HOOKS];

@@ -100,6 +100,14 @@ static bool filesystem_row(struct plan *p, char **field)
 	       bind_options(field[5], &s->access, &s->required) && !(s->access & CTL_RECURSIVE);
 }
 
+static bool group_row(struct plan *p, char **field)
+{
+	if (p->groups == PLAN_GROUPS)
+		return false;
+	p->group[p->groups].name = field[1];
+	return strlen(field[1]) < CTL_NAME_MAX && number32(field[2], 10, &p->group[p->groups++].gid);
+}
+
 /* The key has no escapes, so that its value follows at once in the plan's text. */
 static bool device_env_row(struct plan *p, char **field)
 {
@@ -171,6 +179,8 @@ int plan_device_row(struct plan *p, char **field, size_t count)
 		return count == 5 && bind_row(p, field);
 	if (!strcmp(key, "filesystem"))
 		return count == 7 && filesystem_row(p, field);
+	if (!strcmp(key, "device-group"))
+		return count == 3 && group_row(p, field);
 	if (!strcmp(key, "device-env"))
 		return count == 4 && device_env_row(p, field);
 	if (!strcmp(key, "hook"))

@@ -210,6 +210,9 @@ static void forget_absent(const struct start *s, struct plan *p)
 	for (size_t i = 0; i < p->device_envs; i++)
 		if (!is_there(s, p->device_env[i].name))
 			p->device_env[i].name = NULL;
+	for (size_t i = 0; i < p->groups; i++)
+		if (!is_there(s, p->group[i].name))
+			p->group[i].name = NULL;
 	for (size_t i = 0; i < p->hooks; i++)
 		if (!is_there(s, p->hook[i].name))
 			p->hook[i].name = NULL;

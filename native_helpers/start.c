@@ -236,6 +236,13 @@ static int plan_devices(struct start *s, struct failure *f)
 		if (e->name && plan_text(s, e->name, CTL_ENV, e->text, strlen(e->text) + 1, f))
 			return -1;
 	}
+	for (size_t i = 0; i < p->groups; i++) {
+		char group[16];
+		int size = snprintf(group, sizeof(group), "=%u", p->group[i].gid) + 1;
+
+		if (p->group[i].name && plan_text(s, p->group[i].name, CTL_GROUP, group, (size_t)size, f))
+			return -1;
+	}
 	for (size_t i = 0; i < p->hooks; i++) {
 		const struct plan_hook *h = &p->hook[i];
 		static char text[CTL_TEXT_MAX]; /* not on the stack, whose pages would stay */

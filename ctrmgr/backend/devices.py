@@ -292,6 +292,8 @@ def _ask_attach(name: str, device: str, rows: list[list[str]], opened: list[tupl
         if row[0] == "device-env":
             text = f"{row[2]}={row[3]}\0".encode(errors="surrogateescape")
             asked.append(control.Part(control.Device(device, "env", "").pack(), text=text))
+        elif row[0] == "device-group":
+            asked.append(control.Part(control.Device(device, "group", "").pack(), text=f"={row[2]}\0".encode()))
         elif row[0] in ("hook", "hotplug"):
             made = control.Device(device, "hook", "")
             if row[0] == "hotplug":

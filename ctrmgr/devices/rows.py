@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Row = list[str]
 
-PARTS = ("device", "bind", "filesystem", "device-env", "hook", "hotplug")
+PARTS = ("device", "bind", "filesystem", "device-env", "device-group", "hook", "hotplug")
 """What a device is made of inside."""
 WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request")
 """All rows whose second field is the name of a device."""
@@ -79,6 +79,7 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
     for assignment in edits.env:
         key, _, value = assignment.partition("=")
         found.append(["device-env", name, key, value])
+    found += [["device-group", name, str(gid)] for gid in edits.additional_gids if gid]
     found += [["hook", name, *hook] for hook in resolved.hooks]
     if resolved.rule:
         owner = next((row[5:8] for row in found if row[0] == "device"), None) or _owner(values)
@@ -94,7 +95,6 @@ def _refuse(edits: ContainerEdits) -> None:
     for field, said in (
         ("net_devices", "netDevices"),
         ("intel_rdt", "intelRdt"),
-        ("additional_gids", "additionalGids"),
     ):
         if getattr(edits, field):
             raise UnsupportedError(f"its specification has `{said}`, which is not done yet")

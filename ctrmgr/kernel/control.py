@@ -28,7 +28,7 @@ NAMES = (
 ).split(" ")
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")
-TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6, "rule": 7, "filesystem": 10}
+TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6, "rule": 7, "filesystem": 10, "group": 11}
 KINDS = {number: name for name, number in TYPES.items()}
 ACCESS = {"m": 1, "r": 2, "w": 4, "x": 8, "s": 32, "R": 64}
 """The last two are of mounts: ids are shifted to the instance's, and what is mounted below comes along."""

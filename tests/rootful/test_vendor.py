@@ -56,6 +56,31 @@ def test_at_launch_and_at_each_start(vendor: Ctr) -> None:
     assert look(vendor) == [""]
 
 
+def test_groups_that_come_with_it(vendor: Ctr) -> None:
+    """Every command has them besides its own, whoever runs it; so has init, from the next start."""
+    edits = {"deviceNodes": [{"path": "/dev/vendor/g", "hostPath": "/dev/fuse", "gid": 4711, "fileMode": 0o660}], "additionalGids": [4711]}  # fmt: skip
+    wrong = {**edits, "additionalGids": [4_000_000_000]}
+    devices = [{"name": name, "containerEdits": given} for name, given in (("g", edits), ("wrong", wrong))]
+    spec = {"cdiVersion": "0.7.0", "kind": "vendor.com/groups", "devices": devices}
+    (vendor.folder / "xdg/cdi/groups.json").write_text(json.dumps(spec))
+    vendor("launch", "builtin:busybox", "c1", "-p", "no-network")
+
+    def groups(user: str) -> list[str]:
+        said = vendor("exec", "--user", user, "c1", "--", "sh", "-c", "grep ^Groups /proc/self/status /proc/1/status")
+        return [line.partition(":Groups:")[2].strip() for line in said.stdout.splitlines()]
+
+    assert "4000000000 is not mapped" in vendor("attach-device", "c1", "vendor.com/groups=wrong", code=2).stderr
+    assert "4711" not in groups("1234")[0]
+    vendor("attach-device", "c1", "vendor.com/groups=g")
+    assert groups("1234") == ["4711", ""]
+    assert "4711" in groups("0")[0].split()
+    vendor("exec", "--user", "1234", "c1", "--", "sh", "-c", "exec 3<>/dev/vendor/g")
+    vendor("restart", "--force", "c1")
+    assert groups("1234") == ["4711", "4711"]
+    vendor("detach-device", "c1", "vendor.com/groups=g")
+    assert groups("1234")[0] == ""
+
+
 def test_memory_that_comes_with_it(vendor: Ctr) -> None:
     """A tmpfs of the specification's: the instance's root's own, at the attach and at a start, and gone with the device."""
     edits = {"mounts": [{"hostPath": "tmpfs", "containerPath": "/var/vendor", "type": "tmpfs", "options": ["nosuid", "noexec", "size=64k", "mode=0750"]}]}  # fmt: skip

@@ -57,6 +57,7 @@ def test_a_gpu_by_its_cdi_name(planned: Planned) -> None:
 def test_host_path_and_common_edits(planned: Planned) -> None:
     own = {"deviceNodes": [{"path": "/dev/nic", "hostPath": "/dev/vendor0"}], "env": ["VENDOR=1=2", "B="]}
     common = {"deviceNodes": [{"path": "/dev/vendorctl"}], "env": ["VENDOR=0"],
+              "additionalGids": [44, 0, 44],
               "mounts": [{"hostPath": "/opt/lib", "containerPath": "/usr/lib/vendor", "options": ["ro", "nosuid", "rbind"]},
                          {"hostPath": "/opt/run", "containerPath": "/run/vendor", "options": ["rw", "noexec"]}]}  # fmt: skip
     found = planned(own, common)
@@ -64,6 +65,7 @@ def test_host_path_and_common_edits(planned: Planned) -> None:
         ["/dev/vendorctl", "/dev/vendorctl"],
         ["/dev/vendor0", "/dev/nic"],
     ]
+    assert [row[2] for row in found if row[0] == "device-group"] == ["44"]
     assert [row[1:] for row in found if row[0] == "device-env"] == [["d", "VENDOR", "1=2"], ["d", "B", ""]]
     assert [row[2:] for row in found if row[0] == "bind"] == [
         ["/opt/run", "/run/vendor", "rw,nosuid,nodev,noexec"],
@@ -78,7 +80,6 @@ def test_host_path_and_common_edits(planned: Planned) -> None:
 @pytest.mark.parametrize(
     ("edits", "words"),
     [
-        ({"additionalGids": [44]}, "additionalGids"),
         ({"netDevices": [{"hostInterfaceName": "eth7", "name": "eth0"}]}, "netDevices"),
         ({"intelRdt": {"closID": "x"}}, "intelRdt"),
         ({"hooks": [{"hookName": "createContainer", "path": "/usr/bin/curl", "args": ["curl", "x"]}]}, "/usr/bin/curl"),

@@ -54,7 +54,8 @@ def test_numbers() -> None:
         "R": found["RECURSIVE"],
     } == control.ACCESS  # fmt: skip
     assert {
-        name: found[name.upper()] for name in ("char", "block", "bind", "env", "hook", "share", "rule", "filesystem")
+        name: found[name.upper()]
+        for name in ("char", "block", "bind", "env", "hook", "share", "rule", "filesystem", "group")
     } == control.TYPES
     assert found["SUSPENDED"] == control.SUSPENDED
 
