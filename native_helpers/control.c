@@ -117,11 +117,14 @@ static void devices(struct monitor *m, struct answer *a)
 static int take(struct monitor *m, const struct ctl_request *r, struct answer *a, struct failure *f)
 {
 	struct ctl_holder *holders = (struct ctl_holder *)a->data;
-	int failed = device_take(m, r->device.name, r->op == CTL_DETACH, r->arg0, holders, &a->reply.count, f);
+	int revoked, failed = device_take(m, r->device.name, r->op == CTL_DETACH, r->arg0, holders, &a->reply.count,
+					  &revoked, f);
 
 	a->size = sizeof(*holders) * (size_t)(a->reply.count < CTL_HOLDERS_MAX ? a->reply.count : CTL_HOLDERS_MAX);
 	a->reply.value = a->reply.count; /* there may be more than fit */
 	a->reply.count = (int)(a->size / sizeof(*holders));
+	if (revoked)
+		snprintf(a->reply.detail, sizeof(a->reply.detail), "%d", revoked);
 	return failed;
 }
 

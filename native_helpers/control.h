@@ -17,7 +17,8 @@
 enum ctl_op {
 	CTL_STATUS = 1,  /* reply: ctl_status in data */
 	CTL_ATTACH = 2,  /* ctl_device + fd of the host's node (O_PATH) */
-	CTL_DETACH = 3,  /* name, holders policy; reply: ctl_holder[] in data */
+	CTL_DETACH = 3,  /* name, holders policy; reply: ctl_holder[] in data; how many open descriptors the driver
+			    has revoked in detail, in words; value: of how many processes others are left */
 	CTL_DEVICES = 4, /* reply: ctl_device[] in data (what is attached now) */
 	CTL_STOP = 5,    /* arg0: timeout in ms (0: the plan's), then SIGKILL; replies when it is gone */
 	CTL_KILL = 6,    /* replies when it is gone */

@@ -178,7 +178,7 @@ static int suspend(struct monitor *m, const char *name, struct failure *f)
 
 /* Where a program of the instance opened the device before it was taken, the policy says what becomes of it. */
 int device_take(struct monitor *m, const char *name, bool for_good, int policy, struct ctl_holder *holders, int *count,
-		struct failure *f)
+		int *revoked, struct failure *f)
 {
 	const char *verb = for_good ? "detach" : "suspend";
 	struct failure ignored;
@@ -186,13 +186,13 @@ int device_take(struct monitor *m, const char *name, bool for_good, int policy, 
 	bool frozen = policy == CTL_REFUSE || policy == CTL_FREEZE_HOLDERS, was_suspended;
 	int failed;
 
-	*count = 0;
+	*count = *revoked = 0;
 	errno = ENOENT;
 	if (!part_next(m, name, NULL))
 		return fail(f, verb, "no device `%s` is attached", name);
 	if (frozen && cgroups_freeze(m, true, f))
 		return -1;
-	if (policy == CTL_REFUSE && (*count = holders_find(m, name, holders)) > 0) {
+	if (policy == CTL_REFUSE && (*count = holders_find(m, name, holders, NULL)) > 0) {
 		cgroups_freeze(m, false, &ignored);
 		errno = EBUSY;
 		return fail(f, verb, "%d processes have `%s` open", *count, name);
@@ -206,7 +206,8 @@ int device_take(struct monitor *m, const char *name, bool for_good, int policy, 
 	}
 	if (!was_suspended)
 		tell_gone(m, name);
-	*count = holders_find(m, name, holders);
+	/* by its driver only what will not come back; who is to be killed must still be found */
+	*count = holders_find(m, name, holders, for_good && policy != CTL_KILL_HOLDERS ? revoked : NULL);
 	if (for_good)
 		free_all(m, name);
 	if (policy == CTL_KILL_HOLDERS)

@@ -2,25 +2,37 @@
  *
  * Who still has a device: open descriptors by device number, mappings by the node's own inode; of a file system,
  * whatever is in it, and working directories. What neither shows -
- * descriptors in flight over a socket, registered with io_uring - is not claimed to be found. */
+ * descriptors in flight over a socket, registered with io_uring - is not claimed to be found.
+ *
+ * Some drivers can revoke what is open, for good. That works on an open file description, of which we take a copy of
+ * the holder's descriptor; and only if it was opened by the device's own node in the instance, since one that the host
+ * has opened and handed over is the host's, too. */
 #include "monitor.h"
 
 #include <dirent.h>
+#include <linux/hidraw.h>
+#include <linux/input.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+
+#ifndef HIDIOCREVOKE
+#define HIDIOCREVOKE _IOW('H', 0x0D, int) /* Linux 6.12 */
+#endif
 
 /* A node of the device, or a file system of its own. */
 struct wanted {
 	const struct part *part;
 	struct stat inode;
+	unsigned long revoke; /* what its driver has for that; 0: nothing */
 };
 
 struct search {
 	struct monitor *m;
 	struct ctl_holder *holders;
-	int count;
+	int count, revoked;
 	size_t wanteds;
 	struct wanted wanted[PARTS]; /* last: what is not filled takes no memory */
 };
@@ -46,14 +58,51 @@ static bool is_wanted(const struct search *s, int dir, const char *name)
 	return false;
 }
 
-static int count_fds(const struct search *s, int process)
+static unsigned long revocation(const struct monitor *m, const struct ctl_device *d)
+{
+	char place[512], class[512];
+
+	if (d->type != CTL_CHAR || !uevent_place(m, d, place, class, sizeof(place)))
+		return 0;
+	if (!strcmp(class, "hidraw"))
+		return HIDIOCREVOKE;
+	return !strcmp(class, "input") && !strncmp(strrchr(place, '/'), "/event", 6) ? EVIOCREVOKE : 0;
+}
+
+/* What the descriptor is now is looked at on the copy: numbers of processes and descriptors may be others' by then. */
+static bool take_back(struct search *s, pid_t pid, const char *number)
+{
+	struct stat inode;
+	OWNED int process = -1;
+	OWNED int copy = -1;
+	bool can = false;
+
+	for (size_t i = 0; i < s->wanteds; i++)
+		can = can || s->wanted[i].revoke;
+	if (!can)
+		return false;
+	process = sys_pidfd_open(pid);
+	copy = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, atoi(number), 0);
+	if (copy < 0 || fstat(copy, &inode))
+		return false;
+	for (size_t i = 0; i < s->wanteds; i++)
+		if (s->wanted[i].revoke && inode.st_dev == s->wanted[i].inode.st_dev &&
+		    inode.st_ino == s->wanted[i].inode.st_ino && !ioctl(copy, s->wanted[i].revoke, NULL)) {
+			s->revoked++;
+			return true;
+		}
+	return false;
+}
+
+static int count_fds(struct search *s, pid_t pid, int process)
 {
 	int fd = openat(process, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC), count = 0;
 	DIR *list = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *entry;
 
 	while (list && (entry = readdir(list)))
-		count += entry->d_name[0] != '.' && is_wanted(s, fd, entry->d_name);
+		count +=
+			entry->d_name[0] != '.' && is_wanted(s, fd, entry->d_name) && !take_back(s, pid, entry->d_name);
 	if (list)
 		closedir(list);
 	return count + is_wanted(s, process, "cwd") + is_wanted(s, process, "root");
@@ -104,7 +153,7 @@ static int look(pid_t pid, void *data)
 	process = openat(s->m->proc, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (process < 0)
 		return 0;
-	holder.fds = count_fds(s, process);
+	holder.fds = count_fds(s, pid, process);
 	holder.maps = count_maps(s, process);
 	if (!holder.fds && !holder.maps)
 		return 0;
@@ -115,7 +164,7 @@ static int look(pid_t pid, void *data)
 	return 0;
 }
 
-int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders)
+int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders, int *revoked)
 {
 	static _Alignas(PAGE) struct search s; /* too large for the stack, and mostly not needed */
 	int count;
@@ -123,13 +172,18 @@ int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders
 	s.m = m;
 	s.holders = holders;
 	s.wanteds = 0;
-	s.count = 0;
+	s.count = s.revoked = 0;
 	for (struct part *p = NULL; (p = part_next(m, name, p));)
-		if ((part_is_node(p) || p->device.type == CTL_FILESYSTEM) && !fstat(p->fd, &s.wanted[s.wanteds].inode))
+		if ((part_is_node(p) || p->device.type == CTL_FILESYSTEM) &&
+		    !fstat(p->fd, &s.wanted[s.wanteds].inode)) {
+			s.wanted[s.wanteds].revoke = revoked ? revocation(m, &p->device) : 0;
 			s.wanted[s.wanteds++].part = p;
+		}
 	if (s.wanteds)
 		cgroups_each(m, look, &s);
 	count = s.count;
+	if (revoked)
+		*revoked = s.revoked;
 	madvise(&s, sizeof(s) / PAGE * PAGE, MADV_DONTNEED); /* begun anew each time */
 	return count;
 }

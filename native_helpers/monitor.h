@@ -132,8 +132,9 @@ void mount_end(struct monitor *m); /* disks are free before anybody hears that i
 int device_part(struct monitor *m, const struct ctl_device *wanted, int client, int source, const char *text,
 		size_t size, struct failure *f); /* source: as it came from a client */
 int device_attach(struct monitor *m, const struct ctl_device *d, int client, int node, struct failure *f);
+/* count: who has it; revoked: descriptors that its driver has taken back */
 int device_take(struct monitor *m, const char *name, bool for_good, int policy, struct ctl_holder *holders, int *count,
-		struct failure *f);
+		int *revoked, struct failure *f);
 int device_resume(struct monitor *m, const char *name, struct failure *f);
 
 /* hotplug.c: what comes and goes on the host, for the rules that devices have. */
@@ -148,6 +149,8 @@ void lease_return(struct monitor *m, const struct ctl_device *d);
 /* uevent.c: tells the instance that a node has come or gone. `heard`: what the kernel said of it, where sysfs has
  * nothing any more, as words that each end. */
 void uevent_node(struct monitor *m, const struct ctl_device *d, bool comes, const char *heard, size_t size);
+/* Where sysfs has the device (`/devices/…`), and its class; false where no driver has put it there. */
+bool uevent_place(const struct monitor *m, const struct ctl_device *d, char *place, char *class, size_t size);
 /* What `key` of the text of a uevent is; false when it does not fit. */
 bool uevent_value(const char *text, char end, size_t size, const char *key, char *value, size_t room);
 
@@ -158,8 +161,9 @@ void fence_number(struct monitor *m, const struct ctl_device *d, bool closed);
 int mend_filter(struct monitor *m, struct failure *f);
 int mend_node(struct monitor *m, const char *name, const char *path, int source, struct failure *f);
 
-/* holders.c: fills at most CTL_HOLDERS_MAX, returns how many there are. */
-int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders);
+/* holders.c: fills at most CTL_HOLDERS_MAX, returns how many there are. Unless `revoked` is NULL, what is open is
+ * revoked first where a driver can do that: so many were. */
+int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders, int *revoked);
 
 /* control.c */
 int control_listen(struct monitor *m, struct failure *f);

@@ -65,13 +65,19 @@ static void put_others(struct priv_uevent *u, const char *text, char end, size_t
 	}
 }
 
-/* Where sysfs has the device, and its class; false where no driver has put it there. */
-static bool place_of(const struct monitor *m, const char *base, char *place, char *class, size_t size)
+static void base_of(const struct ctl_device *d, char *base, size_t size)
 {
-	char path[64];
-	ssize_t length = readlinkat(m->root, base, place, size - 1);
+	snprintf(base, size, "sys/dev/%s/%u:%u", d->type == CTL_BLOCK ? "block" : "char", d->major, d->minor);
+}
+
+bool uevent_place(const struct monitor *m, const struct ctl_device *d, char *place, char *class, size_t size)
+{
+	char base[48], path[64];
+	ssize_t length;
 	const char *top;
 
+	base_of(d, base, sizeof(base));
+	length = readlinkat(m->root, base, place, size - 1);
 	place[length > 0 ? length : 0] = '\0';
 	top = strstr(place, "/devices/");
 	if (!top)
@@ -107,8 +113,8 @@ static void tell(struct monitor *m, const struct ctl_device *d, const char *acti
 	if (heard && (!uevent_value(heard, '\0', size, "DEVPATH", place, sizeof(place)) ||
 		      !uevent_value(heard, '\0', size, "SUBSYSTEM", class, sizeof(class))))
 		return;
-	snprintf(base, sizeof(base), "sys/dev/%s/%u:%u", d->type == CTL_BLOCK ? "block" : "char", d->major, d->minor);
-	if (!heard && !place_of(m, base, place, class, sizeof(place)))
+	base_of(d, base, sizeof(base));
+	if (!heard && !uevent_place(m, d, place, class, sizeof(place)))
 		return;
 	put(&u, "%s@%s", action, place);
 	put(&u, "ACTION=%s", action);

@@ -345,13 +345,16 @@ def _part(row: list[str], fd: int) -> control.Device:
 class Detached:
     """What a detach did: `live` if it was taken from a running instance, and who still holds it open or mapped.
 
-    `revoked`: the kernel refuses to use what they hold, except for mappings.
+    `revoked`: the kernel refuses to use what they hold, except for mappings. `ended`: how many open descriptors the device's
+    driver has revoked for good; who had nothing else is no holder.
     """
 
-    __slots__ = ("holders", "live", "revoked", "total")
+    __slots__ = ("ended", "holders", "live", "revoked", "total")
 
-    def __init__(self, live: bool, holders: list[control.Holder], total: int, revoked: bool = False) -> None:
-        self.live, self.holders, self.total, self.revoked = live, holders, total, revoked
+    def __init__(
+        self, live: bool, holders: list[control.Holder], total: int, revoked: bool = False, ended: int = 0
+    ) -> None:
+        self.live, self.holders, self.total, self.revoked, self.ended = live, holders, total, revoked, ended
 
 
 def detach(name: str, device: str, *, holders: str = "report", volatile: bool = False) -> Detached:
@@ -427,4 +430,5 @@ def ask_take(name: str, device: str, holders: str, op: int) -> Detached:
     if reply.error:
         raise control.failure(device, reply.step, reply.detail, reply.error)
     revoked = reply.value > 0 and control.ask(record.run_home(name), control.STATUS).open_fds()[0] == "revoked"
-    return Detached(True, reply.holders(), reply.value, revoked)
+    ended = int(reply.detail) if reply.detail.isdecimal() else 0
+    return Detached(True, reply.holders(), reply.value, revoked, ended)

@@ -93,6 +93,8 @@ def run_resume(args: Args) -> None:
 
 def say_holders(args: Args, name: str, policy: str, result: devices.Detached) -> None:
     """Who had the device open when it was taken, and what became of that."""
+    if result.ended:
+        talk(args, f"its driver has revoked {result.ended} open descriptors for good")
     for holder in result.holders:
         killed = "killed" if policy == "kill" else "still has it"
         maps = f", {holder.maps} mappings" if holder.maps else ""

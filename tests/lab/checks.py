@@ -23,7 +23,7 @@ from pathlib import Path
 from ctrmgr.backend import events, usage
 from ctrmgr.kernel import control
 from tests.conftest import dev_nodes, same, settle, snapshot
-from tests.lab import dmem, shipped, side_doors
+from tests.lab import dmem, plugs, shipped, side_doors
 from tests.lab.commands import cgroup, ctr, host, info, sh, wait_for
 from tests.lab.tries import get_contexts, outcome
 
@@ -299,7 +299,8 @@ def devices_are_found_by_what_they_are() -> None:
 
 
 check(shipped.profiles_give_what_they_say)
-check(dmem.a_gpus_memory_is_limited_and_kept)
+for more in (dmem.a_gpus_memory_is_limited_and_kept, *plugs.CHECKS):
+    check(more)
 
 
 @check

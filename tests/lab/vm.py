@@ -206,8 +206,19 @@ def hardware(kinds: Sequence[str], folder: Path) -> list[str]:
                 os.truncate(folder / "nvme", 64 << 20)
                 words += ["-drive", f"if=none,id=nvme,file={folder}/nvme,format=raw"]
                 words += ["-device", "nvme,drive=nvme,serial=lab-nvme"]
+            case "usb":
+                # QEMU's own monitor as a port, by which the guest plugs things into itself.
+                words += ["-device", "qemu-xhci,id=xhci", "-chardev", "null,id=serial"]
+                words += [
+                    "-chardev",
+                    f"socket,id=monitor,path={folder}/monitor,server=on,wait=off",
+                    "-qmp",
+                    "chardev:monitor",
+                ]
+                words += ["-chardev", f"socket,id=plug,path={folder}/monitor"]
+                words += ["-device", "virtserialport,chardev=plug,name=lab.plug"]
             case _:
-                raise LabError(f"no hardware `{kind}`; there are gpu, net and nvme")
+                raise LabError(f"no hardware `{kind}`; there are gpu, net, nvme and usb")
     return words
 
 
@@ -292,7 +303,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="tests/lab/run", description="Run a command in a VM with real device drivers."
     )
-    parser.add_argument("-d", "--devices", default="", help="comma list of gpu, net, nvme")
+    parser.add_argument("-d", "--devices", default="", help="comma list of gpu, net, nvme, usb")
     parser.add_argument("-m", "--memory", type=int, default=1536, help="MiB")
     parser.add_argument("-t", "--seconds", type=float, default=300, help="how long it may take")
     parser.add_argument("--distribution", action="store_true", help="its kernel, whatever CTRMGR_LAB_KERNEL says")

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""USB devices that are plugged in and out: by the guest itself, through the monitor of its own QEMU."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ctrmgr.kernel import control, uevent
+from tests.lab.commands import ctr, host, info, sh
+from tests.lab.tries import outcome
+
+SECONDS = 30
+KEYBOARD, SERIAL = "0627:0001", "0403:6001"
+
+
+@functools.cache
+def machine() -> Plugs:
+    """The port can be opened once."""
+    return Plugs()
+
+
+class Plugs:
+    """QMP over a port of virtio-serial."""
+
+    def __init__(self) -> None:
+        names = Path("/sys/class/virtio-ports").glob("*/name")
+        (port,) = (name.parent.name for name in names if name.read_text().strip() == "lab.plug")
+        self.fd, self.text = os.open(f"/dev/{port}", os.O_RDWR | os.O_CLOEXEC), b""
+        self.ask("qmp_capabilities")
+
+    def ask(self, command: str, **arguments: object) -> None:
+        os.write(self.fd, json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")
+        while "return" not in (answer := self._line()):
+            assert "error" not in answer, answer
+
+    def _line(self) -> dict[str, object]:
+        while b"\n" not in self.text:
+            assert select.select([self.fd], [], [], SECONDS)[0], "QEMU does not answer"
+            self.text += os.read(self.fd, 1 << 16)
+        line, _, self.text = self.text.partition(b"\n")
+        answer: dict[str, object] = json.loads(line)
+        return answer
+
+    def plug(self, driver: str, **more: object) -> None:
+        self.ask("device_add", driver=driver, id=driver, bus="xhci.0", **more)
+
+    def pull(self, driver: str) -> None:
+        self.ask("device_del", id=driver)
+
+
+def paths(device: str) -> list[str]:
+    """The nodes that c1 has of it now."""
+    parts = control.ask("/run/ctrmgr/c1", control.DEVICES).devices()
+    return sorted(part.path for part in parts if part.name == device and part.kind in ("char", "block"))
+
+
+def leases() -> list[str]:
+    return [file for file in os.listdir("/run/ctrmgr/.leases") if " c1 " in file]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+class Reader:
+    """A process of the instance that opens an input device, and says what reading it answers."""
+
+    def __init__(self, node: str) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = f"/proc/{info()['pid']}/root{node}"
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                Path("/sys/fs/cgroup/ctrmgr/c1/cgroup.procs").write_text("0")
+                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                while True:
+                    theirs.send(outcome(lambda: os.read(fd, 4096)).encode())
+                    theirs.recv(1)
+            finally:
+                os._exit(1)
+        theirs.close()
+        assert self.socket.recv(64) == b"EAGAIN", "it could not open the node, or read nothing from it"
+
+    def reads(self) -> str:
+        self.socket.send(b"\1")
+        return self.socket.recv(64).decode()
+
+    def end(self) -> None:
+        os.kill(self.pid, 9)
+        os.waitpid(self.pid, 0)
+        self.socket.close()
+
+
+def usb_devices_come_and_go() -> None:
+    """A serial adapter and what it brings, by rules that nothing fitted when they were made; and what is heard of it."""
+    host("modprobe", "-a", "usbserial", "ftdi_sio", "usbhid", "hid-generic", "evdev")
+    plugs = machine()
+    ctr("attach-device", "c1", "adapter", "type=usb", "vendorid=0403", "productid=6001")
+    ctr(
+        "attach-device",
+        "c1",
+        "serial",
+        "type=unix-hotplug",
+        "vendorid=0403",
+        "subsystem=tty",
+        "gid=dialout",
+        "lease=exclusive",
+    )
+    assert paths("adapter") == paths("serial") == []
+    kernel = uevent.Uevents()
+    for _ in range(2):
+        plugs.plug("usb-serial", chardev="serial", **{"always-plugged": True})
+        until(lambda: paths("serial") and paths("adapter"), "it does not come")
+        (tty,), (usb,) = paths("serial"), paths("adapter")
+        assert sh(f"stat -c '%F %G %a' {tty}") == "character special file dialout 660"
+        assert usb.startswith("/dev/bus/usb/") and sh(f"head -c 2 {usb} | od -An -tx1").split() == ["12", "01"]
+        (row,) = (
+            row
+            for row in json.loads(ctr("device", "list", "usb", "--format", "json").stdout)
+            if row["id"].startswith(SERIAL)
+        )
+        assert [(held["device"], held["lease"]) for held in row["holders"]] == [("adapter", "shared")], row
+        assert sorted(file.split(" ", 1)[1] for file in leases()) == ["exclusive c1 serial", "shared c1 adapter"]
+        plugs.pull("usb-serial")
+        until(lambda: not paths("serial") and not paths("adapter"), "it does not go")
+        assert "No such file" in sh(f"ls {tty}", code=1)
+    assert any(said.get("SUBSYSTEM") == "tty" and said["ACTION"] == "remove" for said in kernel.read() or [])
+    kernel.close()
+    assert leases() == []
+    for device in ("adapter", "serial"):
+        ctr("detach-device", "c1", device)
+
+
+def input_devices_are_revoked_by_their_driver() -> None:
+    """For good: also where the kernel would let them through again once the device is back. A suspension is not."""
+    plugs = machine()
+    plugs.plug("usb-kbd")
+    newer = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 12)
+    for subsystem in ("input", "hidraw") if newer else ("input",):
+        attach = ("attach-device", "c1", "it", "type=unix-hotplug", "vendorid=0627", f"subsystem={subsystem}")
+        ctr(*attach, "--wait=30")
+        node = next(path for path in paths("it") if "event" in path or "hidraw" in path)
+        reader = Reader(node)
+        try:
+            ctr("suspend-device", "c1", "it")
+            ctr("resume-device", "c1", "it")
+            assert reader.reads() == "EAGAIN"
+            assert "its driver has revoked 1 open descriptors for good" in ctr("detach-device", "c1", "it").stderr
+            ctr(*attach)
+            assert reader.reads() == "ENODEV"
+        finally:
+            reader.end()
+        ctr("detach-device", "c1", "it")
+    plugs.pull("usb-kbd")
+    until(lambda: not list(Path("/dev").glob("hidraw*")), "it does not go")
+
+
+CHECKS = (usb_devices_come_and_go, input_devices_are_revoked_by_their_driver)
