@@ -346,15 +346,16 @@ class Detached:
     """What a detach did: `live` if it was taken from a running instance, and who still holds it open or mapped.
 
     `revoked`: the kernel refuses to use what they hold, except for mappings. `ended`: how many open descriptors the device's
-    driver has revoked for good; who had nothing else is no holder.
+    driver has revoked for good; who had nothing else is no holder. `unflushed`: disks that could not be written out, and why.
     """
 
-    __slots__ = ("ended", "holders", "live", "revoked", "total")
+    __slots__ = ("ended", "holders", "live", "revoked", "total", "unflushed")
 
     def __init__(
         self, live: bool, holders: list[control.Holder], total: int, revoked: bool = False, ended: int = 0
     ) -> None:
         self.live, self.holders, self.total, self.revoked, self.ended = live, holders, total, revoked, ended
+        self.unflushed: list[str] = []
 
 
 def detach(name: str, device: str, *, holders: str = "report", volatile: bool = False) -> Detached:
@@ -398,7 +399,16 @@ def detach(name: str, device: str, *, holders: str = "report", volatile: bool = 
             from ctrmgr.backend import allocations
 
             allocations.detach(name, device)
+    flushed(result, [part for part in there if part.name == device])
     return result
+
+
+def flushed(result: Detached, taken: list[control.Device]) -> None:
+    """Write out the disks among what was taken; without the instance's lock, for a disk may be slow."""
+    if any(part.kind == "block" for part in taken):
+        from ctrmgr.backend import flush
+
+        result.unflushed = flush.flush(taken)
 
 
 def _hooks(name: str, device: str, there: list[control.Device]) -> list[list[str]]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr.backend import record
-from ctrmgr.backend.devices import Detached, ask_take
+from ctrmgr.backend.devices import Detached, ask_take, flushed
 from ctrmgr.errors import NotFoundError, SpecError
 from ctrmgr.kernel import control
 
@@ -17,8 +17,10 @@ def suspend(name: str, device: str, *, holders: str = "report") -> Detached:
     if holders not in control.HOLDERS:
         raise SpecError(f"`{holders}` is not one of {', '.join(control.HOLDERS)}")
     with record.lock(name):
-        _attached(name, device)
-        return ask_take(name, device, holders, control.SUSPEND)
+        taken = _attached(name, device)
+        result = ask_take(name, device, holders, control.SUSPEND)
+    flushed(result, taken)
+    return result
 
 
 def resume(name: str, device: str) -> None:
@@ -30,7 +32,9 @@ def resume(name: str, device: str) -> None:
         raise control.failure(device, reply.step, reply.detail, reply.error)
 
 
-def _attached(name: str, device: str) -> None:
+def _attached(name: str, device: str) -> list[control.Device]:
     run = record.running(name)
-    if not any(found.name == device for found in control.ask(run, control.DEVICES).devices()):
+    found = [part for part in control.ask(run, control.DEVICES).devices() if part.name == device]
+    if not found:
         raise NotFoundError(f"`{name}` has no device `{device}`", hint=f"`ctrmgr info {name}` lists them")
+    return found

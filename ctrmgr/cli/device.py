@@ -103,6 +103,8 @@ def say_holders(args: Args, name: str, policy: str, result: devices.Detached) ->
         )
     if result.total > len(result.holders):
         talk(args, f"… and {result.total - len(result.holders)} more")
+    for said in result.unflushed:
+        talk(args, said)
     if result.total and policy != "kill":
         if result.revoked:
             talk(args, "what they have open is refused from now on; mappings that they have already stay")

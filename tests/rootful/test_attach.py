@@ -113,6 +113,21 @@ def test_block_device(c1: Ctr, loop: str) -> None:
     assert Path(loop).read_bytes()[:8] == b"written\n"
 
 
+@pytest.mark.parametrize("verb", ["detach-device", "suspend-device"])
+def test_what_was_written_is_on_the_disk(c1: Ctr, loop: str, tmp_path: Path, verb: str) -> None:
+    """Though somebody still has it open, so that the kernel has no reason of its own to write it out."""
+    c1("attach-device", "c1", "disk", "type=unix-block", f"source={loop}", "path=/dev/sda")
+    sh(
+        c1,
+        "(exec 3<>/dev/sda; echo kept >&3; touch /tmp/written; exec sleep 1000) >/dev/null 2>&1 & until [ -e /tmp/written ]; do :; done",
+    )
+    assert (tmp_path / "disk").read_bytes()[:5] == b"known"
+    said = c1(verb, "c1", "disk").stderr
+    assert "still has it" in said
+    assert "flushed" not in said
+    assert (tmp_path / "disk").read_bytes()[:5] == b"kept\n"
+
+
 def test_read_only_block_device(c1: Ctr, loop: str) -> None:
     c1("attach-device", "c1", "disk", "type=unix-block", f"source={loop}", "path=/dev/sda", "readonly=true")
     assert sh(c1, "head -n 1 /dev/sda") == "known content\n"
