@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from ctrmgr.backend.info import Info
     from ctrmgr.backend.inventory import Device
     from ctrmgr.backend.observe import Events, Use
+    from ctrmgr.remote.handle import Remote
 
 __version__ = "0.1.0"
 __all__ = (
     "BackendError", "ConflictError", "CtrmgrError", "ExecResult", "HelperError", "HostError", "Instance", "NotFoundError",
-    "SpecError", "UnsupportedError", "create", "doctor", "events", "find_devices", "host_devices", "instances", "launch", "top",
+    "SpecError", "UnsupportedError", "connect", "create", "doctor", "events", "find_devices", "host_devices", "instances", "launch", "top",
 )  # fmt: skip
 
 
@@ -179,6 +180,33 @@ class Instance:
         done = subprocess.run(words, input=stdin, capture_output=True, env=enter.environment(), check=False)
         return ExecResult(done.returncode, done.stdout, done.stderr)
 
+    def read(self, path: str) -> bytes:
+        """The bytes of a file in it, whether it runs or not. Raises NotFoundError."""
+        from ctrmgr.backend import within
+
+        found = within.pull(self.name, path, recursive=False, say=lambda text: None)
+        return b"".join(block for each in found for block in each.data)
+
+    def write(self, path: str, data: bytes, *, mode: int = 0o644, uid: int = 0, gid: int = 0) -> None:
+        """Make a file in it, or replace it; the owner's numbers are those inside."""
+        from ctrmgr import entries
+        from ctrmgr.backend import within
+
+        entry = entries.Entry("", entries.FILE, mode=mode, uid=uid, gid=gid, size=len(data), data=[data])
+        within.push(self.name, path, [entry], parents=False)
+
+    def snapshot(self, name: str = "") -> str:
+        """Keep how it is now; returns the snapshot's name."""
+        from ctrmgr.backend import snapshots
+
+        return snapshots.create(self.name, name)
+
+    def restore(self, snapshot: str) -> None:
+        """Put its files, keys and devices back while it is stopped."""
+        from ctrmgr.backend import snapshots
+
+        snapshots.restore(self.name, snapshot)
+
     def info(self) -> Info:
         """What it is and what it uses."""
         from ctrmgr.backend import info
@@ -246,6 +274,13 @@ def create(
         ignore_unsupported=ignore_unsupported,
     )
     return Instance(making.create(wish))
+
+
+def connect(remote: str) -> Remote:
+    """A registered LXD or Incus server, with the same verbs. Raises NotFoundError; nothing is sent before the first verb."""
+    from ctrmgr.remote import handle
+
+    return handle.Remote(remote)
 
 
 def instances() -> list[Instance]:

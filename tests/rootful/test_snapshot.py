@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+import ctrmgr
 from tests.conftest import Ctr
 
 
@@ -83,3 +84,19 @@ def test_killed(c1: Ctr, step: str) -> None:
     home = c1.folder / "state/instances/c1"
     left = [path.name for path in (*home.iterdir(), *(home / "snapshots").iterdir())]
     assert [name for name in left if name.endswith((".restored", ".old")) or name == "restore" or name[0] == "."] == []
+
+
+def test_from_python(c1: Ctr, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in c1.env.items():
+        if key.startswith("CTRMGR_"):
+            monkeypatch.setenv(key, value)
+    instance = ctrmgr.Instance("c1")
+    instance.write("/etc/x", b"written", mode=0o600, uid=7)
+    name = instance.snapshot()
+    instance.stop(force=True)
+    instance.write("/etc/x", b"later")
+    assert instance.read("/etc/x") == b"later"
+    instance.restore(name)
+    assert instance.read("/etc/x") == b"written"
+    instance.start()
+    assert sh(c1, "stat -c '%a %u' /etc/x") == "600 7\n"
