@@ -241,6 +241,10 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 		break;
 	case CTL_WAIT: c->waits = true; return false;
 	case CTL_LIMIT: failed = limit(m, r, &f); break;
+	case CTL_SYSCTL:
+		failed = parameter_set(m, r->device.path, r->value, &f);
+		memcpy(a->reply.detail, f.detail, sizeof(a->reply.detail));
+		break;
 	case CTL_MEND_FILTER: failed = mend_filter(m, &f); break;
 	case CTL_MEND_NODE: failed = mend_node(m, r->device.name, r->device.path, fd, &f); break;
 	default: errno = ENOSYS; failed = fail(&f, "read the request", "this monitor has no operation %u", r->op);

@@ -33,7 +33,8 @@ enum ctl_op {
 	CTL_COMMIT = 14,  /* all that this connection has prepared, or nothing; so is what a lost one has prepared */
 	CTL_SUSPEND = 15, /* as CTL_DETACH, until */
 	CTL_RESUME = 16,  /* name */
-	CTL_TEXT = 17, /* name; reply: its hooks in data, for each a uint32_t size and so many bytes of ended words */
+	CTL_TEXT = 17,   /* name; reply: its hooks in data, for each a uint32_t size and so many bytes of ended words */
+	CTL_SYSCTL = 19, /* path below /proc/sys in path, value in value; reply: what it was in detail */
 	CTL_MEND_FILTER = 20, /* put the device program back */
 	CTL_MEND_NODE = 21,   /* name, path + fd of the host's node (O_PATH): make the device's node again */
 };

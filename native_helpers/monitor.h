@@ -157,6 +157,9 @@ bool uevent_value(const char *text, char end, size_t size, const char *key, char
 /* fence.c: refuses the use of descriptors of that device that are open, or no longer. */
 void fence_number(struct monitor *m, const struct ctl_device *d, bool closed);
 
+/* parameter.c: `detail` says what it was before. */
+int parameter_set(struct monitor *m, const char *name, const char *value, struct failure *f);
+
 /* mend.c */
 int mend_filter(struct monitor *m, struct failure *f);
 int mend_node(struct monitor *m, const char *name, const char *path, int source, struct failure *f);

@@ -40,12 +40,18 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
     """
     old, new = own.plan(), compiled(own)
     joined = live.hierarchies(own.name) if record.is_running(own.name) else None
+    waits: set[str] = set()
     record.stage(own, new)
     crash("config-recorded")
     try:
         if joined:
             below = list(limits.below_use(old, new))
             live.change_limits(own.name, old, new)
+            try:
+                waits = live.change_parameters(own.name, old, new)
+            except BaseException:
+                live.change_limits(own.name, new, old)
+                raise
             for text in below:
                 say(text)
     except BaseException:
@@ -53,11 +59,11 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
         raise
     crash("config-done")
     record.finish(own.path)
-    return joined is not None and _at_start(old, joined) != _at_start(new, joined)
+    return joined is not None and (bool(waits) or _at_start(old, joined) != _at_start(new, joined))
 
 
 def _at_start(plan: Rows, joined: set[str]) -> list[Sequence[str]]:
     """The rows that a running instance does not follow."""
     where = {"cgroup-file": 1, "device-limit": 2}
-    live = ("link-limit", "gpu-limit", "gpu-default")
+    live = ("link-limit", "gpu-limit", "gpu-default", "sysctl")
     return [row for row in plan if row[0] not in live and (row[0] not in where or row[where[row[0]]] not in joined)]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from ctrmgr import state
@@ -68,6 +69,30 @@ def _shape(name: str, old: Rows, new: Rows) -> None:
             spawn.run("ctrmgr-net", words)
         except HelperError as error:
             raise HostError(f"`{name}`: {error.message}", hint="the limits are as they were") from None
+
+
+def change_parameters(name: str, old: Rows, new: Rows) -> set[str]:
+    """Set the kernel parameters of a running instance that the plans have otherwise, or leave all as they were; returns those that
+    wait for its next start: what was taken away, whose first value nobody knows, and all with a monitor that is an older one.
+
+    Raises SpecError for what the kernel refuses.
+    """
+    before, after = ({row[1]: row[2] for row in plan if row[0] == "sysctl"} for plan in (old, new))
+    waits = set(before) - set(after)
+    done: list[tuple[str, str]] = []
+    for path, value in after.items():
+        if before.get(path) == value:
+            continue
+        reply = control.ask(record.run_home(name), control.SYSCTL, path=path, value=value)
+        if not reply.error:
+            done.append((path, reply.detail))
+        elif reply.error == errno.ENOSYS and not reply.step.startswith("set "):
+            waits.add(path)
+        else:
+            for earlier, was in reversed(done):
+                control.ask(record.run_home(name), control.SYSCTL, path=earlier, value=was)
+            raise control.failure(name, reply.step, reply.detail, reply.error)
+    return waits
 
 
 def _write(name: str, rows: Rows) -> None:

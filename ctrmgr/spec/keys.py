@@ -43,7 +43,7 @@ DONE: tuple[Key, ...] = (
     Key("limits.kernel.*", "limit", "resource limit of processes (`limits.kernel.nofile: 1024:4096`)",
         parse=values.rlimit, suffix=RLIMITS.__contains__),
     Key("linux.sysctl.*", "string", "kernel parameter of its own namespaces (`linux.sysctl.net.ipv4.ip_forward`): net, fs.mqueue, "
-        "and kernel.msg…, sem and shm…", parse=values.line),
+        "and kernel.msg…, sem and shm…", parse=values.line, live=True),
     Key("limits.enforcement", "strict, best-effort", "ours; best-effort: go on without the limits that this host cannot enforce",
         parse=partial(values.one_of, ("strict", "best-effort")), default="strict"),
     Key("boot.autorestart", "boolean", "start again when init fails (not after a stop or a clean end)", default="false"),

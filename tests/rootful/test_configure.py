@@ -106,3 +106,39 @@ def test_a_first_limit(ctr: Ctr) -> None:
         assert (f"pids.max = {value} " in limits(ctr)) == v2
     ctr("restart", "c1")
     assert "pids.max = 20 " in limits(ctr)
+
+
+def test_kernel_parameters_change_live_or_not_at_all(c1: Ctr) -> None:
+    """Those of its network and IPC namespaces; the host's stay as they are."""
+    ttl, shm, sem = "net.ipv4.ip_default_ttl", "kernel.shmmni", "kernel.sem"
+    files = [f"/proc/sys/{key.replace('.', '/')}" for key in (ttl, shm, sem)]
+    hosts = [Path(file).read_text() for file in files]
+
+    def inside() -> list[str]:
+        return c1("exec", "c1", "--", "cat", *files).stdout.splitlines()
+
+    def keys(**values: str) -> list[str]:
+        return [f"linux.sysctl.{key}={values[name]}" for name, key in (("ttl", ttl), ("shm", shm)) if name in values]
+
+    first = inside()
+    said = c1(
+        "config", "set", "c1", *keys(ttl="33", shm="77"), "linux.sysctl.kernel.sem=10 20 30 40", "limits.processes=90"
+    )
+    assert said.stderr == ""
+    assert [line.split() for line in inside()] == [["33"], ["77"], ["10", "20", "30", "40"]]
+    before = c1("config", "show", "c1").stdout
+    refused = c1(
+        "config", "set", "c1", *keys(shm="78"), "linux.sysctl.net.ipv4.ip_forward=much", "limits.processes=91", code=2
+    )
+    assert "net/ipv4/ip_forward" in refused.stderr
+    assert (inside()[1], c1("config", "show", "c1").stdout) == ("77", before)
+    assert "pids.max = 90 " in limits(c1)
+    c1("freeze", "c1")
+    assert c1("config", "set", "c1", *keys(ttl="34")).stderr == ""
+    c1("unfreeze", "c1")
+    assert inside()[0] == "34"
+    # what it was before anybody set it only a new one knows
+    assert "next start" in c1("config", "unset", "c1", f"linux.sysctl.{ttl}").stderr
+    c1("restart", "c1")
+    assert [inside()[0], inside()[1]] == [first[0], "77"]
+    assert [Path(file).read_text() for file in files] == hosts
