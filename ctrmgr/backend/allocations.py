@@ -11,7 +11,7 @@ import os
 
 from ctrmgr import state
 from ctrmgr.backend import record
-from ctrmgr.backend.held import Held, everything, folder, lines, names, of, read
+from ctrmgr.backend.held import NAMED, Held, everything, folder, lines, names, of, read
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, SpecError
@@ -19,9 +19,10 @@ from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, SpecError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from ctrmgr.backend.functions import Seen
-    from ctrmgr.devices.plugin import Allocation, Holder
+    from ctrmgr.backend.functions import Candidate, Seen
+    from ctrmgr.devices.plugin import Allocation
 
     Rows = list[list[str]]
 
@@ -95,7 +96,7 @@ def settle(instance: str, plan: Sequence[Sequence[str]], *, starts: bool) -> Row
         return with_rows(instance, plan)
     except BaseException:
         for held in given:
-            _quietly(held)
+            quietly(held)
         raise
 
 
@@ -121,33 +122,79 @@ def detach(instance: str, device: str) -> None:
 def drop(held: Held | None) -> None:
     """Take back what an attach that failed was given."""
     if held is not None:
-        _quietly(held)
+        quietly(held)
 
 
 def give(instance: str, request: Request, *, volatile: bool = False, must: bool = False) -> Held | None:
     """Choose, record and prepare. None when nothing fits and the device is not required, unless it `must` be."""
-    from ctrmgr.backend import functions
     from ctrmgr.errors import NotFoundError
 
-    seen = functions.look(request.type)
+    divides = "partition" in request.values
+    seen = None
+    if not divides:
+        from ctrmgr.backend import functions
+
+        seen = functions.look(request.type)
+        divides = functions.divisible(seen)
     state.make_dir(folder(), 0o700)
-    try:
-        with state.Lock(folder()):
-            held = _choose(instance, request, seen, volatile)
-            held.write()
-    except NotFoundError as error:
-        if request.values.get("required") == "false" and not must:
-            return None
-        raise NotFoundError(f"device `{request.device}`: {error.message}", hint=error.hint) from None
+    with _alone(divides):
+        try:
+            if divides:
+                _mend_partitions()
+            with state.Lock(folder()):
+                held = _chosen(instance, request, seen, volatile)
+                held.write()
+        except NotFoundError as error:
+            if request.values.get("required") == "false" and not must:
+                return None
+            raise NotFoundError(f"device `{request.device}`: {error.message}", hint=error.hint) from None
+        prepare(held)
+        return held
+
+
+class _Nothing:
+    """A lock that nobody needs."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _alone(divides: bool) -> AbstractContextManager[None]:
+    """Whoever makes or ends partitions is the only one of the machine meanwhile; until it is made nobody else looks what is left."""
+    if not divides:
+        return _Nothing()
+    from ctrmgr.backend import partitions
+
+    return partitions.locked()
+
+
+def _mend_partitions() -> None:
+    from ctrmgr.backend import partitions
+
+    partitions.mend()
+
+
+def prepare(held: Held) -> None:
+    """Make what is recorded, and record the rows that it became. What fails is released."""
     try:
         crash("allocate-recorded")
         held.rows = _prepared(held)
         crash("allocate-prepared")
         held.write()
-        return held
     except BaseException:
-        _quietly(held)
+        quietly(held)
         raise
+
+
+def _chosen(instance: str, request: Request, seen: Seen | None, volatile: bool) -> Held:
+    if seen is not None:
+        return _choose(instance, request, seen, volatile)
+    from ctrmgr.backend import partitions
+
+    return partitions.chosen(instance, request, everything(), volatile=volatile)
 
 
 def _choose(instance: str, request: Request, seen: Seen, volatile: bool) -> Held:
@@ -168,7 +215,8 @@ def _choose(instance: str, request: Request, seen: Seen, volatile: bool) -> Held
         try:
             chosen, life = functions.allocated(candidate, request.values, seen, good, holding)
             gone = candidate.type, chosen.found.id
-            _admit(chosen, holding)
+            picked = next(each for each in good if (each.type, each.id) == gone)
+            _admit(picked, chosen, seen, taken)
         except ConflictError as error:
             first = first or error
             good = [each for each in good if each.type != gone[0] or gone[1] not in ("", each.id)]
@@ -180,21 +228,12 @@ def _choose(instance: str, request: Request, seen: Seen, volatile: bool) -> Held
     raise first
 
 
-def _admit(chosen: Allocation, holding: Sequence[Holder]) -> None:
+def _admit(candidate: Candidate, chosen: Allocation, seen: Seen, taken: Sequence[Held]) -> None:
     """Raises ConflictError when a pool is short."""
-    for pool, amount in chosen.takes.items():
-        size = chosen.found.pools.get(pool, 0)
-        others = {
-            f"{each.instance}/{each.device}": each.takes[pool]
-            for each in holding
-            if each.found == chosen.found.id and each.takes.get(pool)
-        }
-        free = size - sum(others.values())
-        if amount > free:
-            rest = ", ".join(f"{name} has {taken}" for name, taken in others.items()) or "nobody has any"
-            raise ConflictError(
-                f"`{chosen.found.id}` has {max(free, 0)} of {size} {pool} left, and {amount} are asked for", hint=rest
-            )
+    from ctrmgr.backend import functions, pools
+
+    given = pools.shares(candidate.type, candidate.id, taken, functions.there(candidate, seen))
+    pools.admit(chosen.found, chosen.takes, given)
 
 
 def _prepared(held: Held) -> Rows:
@@ -212,18 +251,20 @@ def _prepared(held: Held) -> Rows:
 
 
 def release(held: Held) -> None:
-    """Take it back. Raises HelperError when its plugin does not: then it stays recorded, and held."""
-    try:
-        if held.is_plugins:
-            from ctrmgr.backend import functions
+    """Take it back. Raises HelperError when its plugin does not: then it stays recorded, and held; ConflictError when other commands are
+    at the machine's partitions for too long."""
+    with _alone(bool(held.divided)):
+        try:
+            if held.by in ("plugin", "maker"):
+                from ctrmgr.backend import functions
 
-            functions.released(held.type, held.allocation)
-    except (CtrmgrError, OSError) as error:
-        held.failed = error.message if isinstance(error, CtrmgrError) else str(error)
-        held.write()
-        raise _unreleased(held) from error
-    crash("release-done")
-    state.unlink(held.path)
+                functions.released(held)
+        except (CtrmgrError, OSError) as error:
+            held.failed = error.message if isinstance(error, CtrmgrError) else str(error)
+            held.write()
+            raise _unreleased(held) from error
+        crash("release-done")
+        state.unlink(held.path)
 
 
 def _unreleased(held: Held) -> HelperError:
@@ -233,11 +274,11 @@ def _unreleased(held: Held) -> HelperError:
     )
 
 
-def _quietly(held: Held) -> None:
+def quietly(held: Held) -> None:
     """Release; that it failed is in its file, and what went wrong first is what the user must see."""
     try:
         release(held)
-    except HelperError:
+    except (ConflictError, HelperError):
         pass
 
 
@@ -282,7 +323,7 @@ def mend(instance: str, *, running: bool) -> None:
     for held in of(instance).values():
         keeps = held.device in wanted and bool(held.rows) and (running or held.life == "instance")
         if not keeps and not held.failed and not (running and _attached(instance, held.device)):
-            _quietly(held)  # what failed was tried once
+            quietly(held)  # what failed was tried once
     if not running:
         _forget_rows(instance)
 
@@ -296,7 +337,7 @@ def _attached(instance: str, device: str) -> bool:
 def forget(instance: str) -> None:
     """Take back all that an instance has, which is being deleted."""
     for held in of(instance).values():
-        _quietly(held)
+        quietly(held)
 
 
 def complain(instance: str) -> None:
@@ -319,22 +360,27 @@ def left_over() -> list[Held]:
 
 def sweep() -> None:
     """Take back what belongs to instances that are not there (any more)."""
+    left = [held for held in everything() if not held.failed and _is_nobodys(held)]
+    if not left:
+        return
     try:
-        with state.Lock(folder(), wait=False):
-            for name in state.entries(folder()):
-                for held in read([name]):
-                    if not held.failed and _is_nobodys(held.instance):
-                        _quietly(held)
+        with _alone(any(held.divided for held in left)), state.Lock(folder(), wait=False):
+            for held in read([os.path.basename(each.path) for each in left]):
+                if not held.failed and _is_nobodys(held):
+                    quietly(held)
     except (ConflictError, FileNotFoundError):
         pass  # somebody is choosing, or at the same; or nothing was ever given
 
 
-def _is_nobodys(owner: str) -> bool:
-    """Whether an instance is neither there nor being made, deleted or renamed by a command that sees to it itself.
+def _is_nobodys(held: Held) -> bool:
+    """Whether an instance is neither there nor being made, deleted or renamed by a command that sees to it itself; whether a partition
+    with a name is not whole, under the lock without which none is made.
 
     In this order: what goes from one name to the other is met under one of them.
     """
-    folder = record.instances_dir()
+    owner, folder = held.instance, record.instances_dir()
+    if owner == NAMED:
+        return not held.rows
     if os.path.exists(f"{folder}/.new-{owner}"):
         return False
     if any(os.path.exists(f"{folder}/{name}/rename") for name in record.names()):

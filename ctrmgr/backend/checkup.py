@@ -223,8 +223,16 @@ def _claims(known: set[str]) -> Iterator[Finding]:
         give_back = partial(leases.release, lease.instance, lease.device)
         yield Finding(HOST, "left-overs", WRONG, text, mend=give_back)
     for each in held.everything():
-        if each.failed or (each.instance not in known and not os.path.isdir(record.home(each.instance))):
+        gone = (
+            each.instance not in known and each.instance != held.NAMED and not os.path.isdir(record.home(each.instance))
+        )
+        if each.failed or gone:
             text = f"`{each.found_id}` ({each.type}) of `{each.instance}` is not released"
+            text = (
+                text
+                if each.instance != held.NAMED
+                else f"{each.owner} of `{each.found_id}` ({each.type}) is not released"
+            )
             text += f": {each.failed}" if each.failed else ""
             yield Finding(HOST, "left-overs", WRONG, text, mend=partial(_release, each))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ctrmgr.backend.held import Held
     from ctrmgr.backend.inventory import Device
-    from ctrmgr.devices.plugin import Holder
+    from ctrmgr.devices.plugin import Holder, Partition
 
     Functions = dict[str, dict[str, int | str]]
 
@@ -240,6 +240,10 @@ def allocated(
 def rows(held: Held) -> list[list[str]]:
     """The plan's rows of what was chosen; a plugin does what it must for it."""
     own = {key: value for key, value in held.values.items() if key in fields.OWNERSHIP}
+    if held.divided or held.uses:
+        from ctrmgr.backend import partitions
+
+        return partitions.rows(held)
     if not held.is_plugins:
         which = {"source": held.found.nodes[0]} if held.type == "unix-block" else {"id": held.found_id}
         if held.values.get("function") == "gpu.display":
@@ -253,6 +257,23 @@ def rows(held: Held) -> list[list[str]]:
         raise SpecError(f"device `{held.device}`: of `{held.found_id}` ({held.type}): {error}") from None
 
 
-def released(kind: str, chosen: Allocation) -> None:
-    """Let the plugin undo what it did. Raises what it raises."""
-    call.release(registry.find(kind), chosen)
+def released(held: Held) -> None:
+    """Let whoever made it undo what it did. Raises what that raises."""
+    if held.divided:
+        from ctrmgr.backend import partitions
+
+        partitions.unmade(held)
+    else:
+        call.release(registry.find(held.type), held.allocation)
+
+
+def divisible(seen: Seen) -> bool:
+    """Whether somebody may have a part of what was seen."""
+    return any(found.partitions for listed in seen.found.values() for found in listed)
+
+
+def there(candidate: Candidate, seen: Seen) -> list[Partition] | None:
+    """The partitions that a plugin's device has."""
+    if candidate.found is None or not candidate.found.partitions:
+        return None
+    return call.partitions(seen.sources[candidate.type], [candidate.found])

@@ -45,13 +45,13 @@ def poll(*, act: bool = True) -> tuple[list[Happening], list[CtrmgrError]]:
 
     Without `act` nothing is carried out, and it is new the next time, too.
     """
-    taken = held.everything()
+    taken = [each for each in held.everything() if each.instance != held.NAMED]
     heard: list[tuple[Held, DeviceEvent]] = []
     wrong: list[CtrmgrError] = []
     for kind in sorted({each.type for each in taken}):
         those = [each for each in taken if each.type == kind]
         try:
-            told = _of_plugin(kind, those) if those[0].is_plugins else _of_ours(those)
+            told = _of_plugin(kind, those) if any(each.is_plugins for each in those) else _of_ours(those)
         except CtrmgrError as error:
             wrong.append(error)
             continue

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     Rows = list[list[str]]
 
 
+NAMED = "@"
+"""Stands for an instance's name with partitions that have names of their own: no instance can be called so."""
+
+
 def folder() -> str:
     return f"{state.state_dir()}/allocations"
 
@@ -45,9 +49,37 @@ class Held:
         return self.instance, self.device
 
     @property
+    def owner(self) -> str:
+        """Whose it is, for people."""
+        return f"partition `{self.device}`" if self.instance == NAMED else f"{self.instance}/{self.device}"
+
+    @property
+    def by(self) -> str:
+        """Who releases it: `plugin`, `maker` (a back-end that divides devices), or nobody has to."""
+        return self._word("by")
+
+    @property
     def is_plugins(self) -> bool:
         """Whether a plugin must be asked to release it."""
-        return ["by", "plugin"] in self.text
+        return self.by == "plugin"
+
+    @property
+    def divided(self) -> str:
+        """Of a partition that was made for this: the boot in which it was; "" when it is none."""
+        return self._word("divided")
+
+    @property
+    def uses(self) -> str:
+        """The name of the partition that this has and does not make."""
+        return self._word("uses")
+
+    @property
+    def part(self) -> str:
+        """By which the hardware knows the partition."""
+        return (self.state.get("partition") or self.token) if self.divided else ""
+
+    def _word(self, key: str) -> str:
+        return next((row[1] for row in self.text if row[0] == key), "")
 
     def flat(self) -> Rows:
         rows = [["allocation", self.type, self.token, self.life], *self.text]
@@ -60,7 +92,12 @@ class Held:
 
     @property
     def found_id(self) -> str:
-        return next((row[1] for row in self.text if row[0] == "found"), "")
+        return self._word("found")
+
+    @property
+    def state(self) -> dict[str, str]:
+        """What its plugin or back-end wants to have again."""
+        return {row[1]: row[2] for row in self.text if row[0] == "state"}
 
     @property
     def takes(self) -> dict[str, int]:
@@ -101,9 +138,10 @@ class Held:
                 pools={key: int(value) for key, value in several.get("pool", [])},
                 identity=[(file, text) for file, text in several.get("identity", [])],
                 numa=int(numa),
+                partitions=int(self._word("partitions") or "0"),
             ),
             takes=self.takes,
-            state=dict(several.get("state", [])),
+            state=self.state,
             id=self.token,
             values=self.values,
         )
@@ -129,6 +167,7 @@ def lines(chosen: Allocation) -> Rows:
         for key, value in properties.items():
             rows.append(["function", name, key, "number" if isinstance(value, int) else "word", str(value)])
     rows += [["pool", key, str(value)] for key, value in found.pools.items()]
+    rows += [["partitions", str(found.partitions)]] if found.partitions else []
     rows += [["identity", file, text] for file, text in found.identity]
     rows += [["takes", key, str(value)] for key, value in chosen.takes.items()]
     return rows + [["state", key, value] for key, value in chosen.state.items()]

@@ -97,6 +97,10 @@ def things(kind: str) -> list[str]:
         from ctrmgr.remote import registry
 
         return list(registry.load().by_name)
+    if kind == "partition":
+        from ctrmgr.backend.held import NAMED, of
+
+        return sorted(of(NAMED))
     if kind == "cdi":
         from ctrmgr.cdi.registry import Registry
 

@@ -39,6 +39,7 @@ VERBS = {
     "monitor": "monitor",
     "move": "copy",
     "network": "network",
+    "partition": "partition",
     "plot": "plot",
     "profile": "profile",
     "publish": "image",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.devices import choose, fields
+from ctrmgr.devices import choose, fields, partition
 from ctrmgr.devices.driver import Field, Resolved
 from ctrmgr.edits import ContainerEdits, DeviceNode
 from ctrmgr.errors import HostError
@@ -22,6 +22,7 @@ FIELDS = {
     "productid": Field(fields.hexa, "PCI product"),
     "driver": Field(fields.word, "the driver in the kernel: qaic, intel_vpu, habanalabs"),
     "count": Field(choose.count, "how many of those that fit: a number, or `all`"),
+    "partition": partition.FIELD,
     **fields.OWNERSHIP,
 }
 

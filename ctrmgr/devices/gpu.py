@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.devices import choose, fields, gpu_nvidia, gpu_parts
+from ctrmgr.devices import choose, fields, gpu_nvidia, gpu_parts, partition
 from ctrmgr.devices.driver import Field
 
 TYPE_CHECKING = False
@@ -45,6 +45,7 @@ FIELDS = {
     ),
     "memory": Field(fields.amount, "ours; how much of its memory, of each GPU's: a size or a percentage; over `limits.gpu.memory`"),
     "memory.reserve": Field(fields.amount, "ours; how much of its memory is kept for the instance; over `limits.gpu.memory.reserve`"),
+    "partition": partition.FIELD,
     **fields.OWNERSHIP,
     "mdev": Field(str, "known from LXD and Incus", refused="it is for virtual machines"),
 }  # fmt: skip

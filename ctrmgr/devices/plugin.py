@@ -20,6 +20,10 @@ That is a whole plugin. The life of a device in an instance is
 
     identify → allocate → prepare → (the instance runs) → release
 
+and that of a partition (`partition: cores=2,memory=8GiB`), of a device with `Found.partitions`,
+
+    identify → partitions → divide → prepare → (the instance runs) → release
+
 What `allocate` chose is on disk before `prepare` begins, and `release` is called for all that is on disk when the instance
 stops (`persistent = False`) or is deleted (`persistent = True`), by the next command if this one was killed. Each call is made
 in a new process, on a new object: nothing in memory lasts from one to the next. What must last goes into `Allocation.state`.
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = (
     "API", "Allocation", "ContainerEdits", "DeviceEvent", "DeviceNode", "Field", "Found", "Holder", "Hook", "Host", "Mount",
-    "Plugin",
+    "Partition", "Plugin",
 )  # fmt: skip
 
 API = 1
@@ -81,11 +85,15 @@ class Found(Value):
     number, a PCI address. `nodes` are its nodes on the host. `functions` says what it can do, as people ask for it: a name such as
     `crypto.sha256` or `gpu.compute`, each with numbers and words (`{"memory": 17179869184, "precision": "fp16"}`). `shared` is how
     many devices of instances may be this one at a time; 0 is any number. `pools` are amounts that allocations take from
-    (`{"cores": 16, "memory": …}`). `identity` are files of sysfs with the text that says that this is still the same device: when one
+    (`{"cores": 16, "memory": …}`). `partitions` is how many there may be of it at a time, such as the nodes that its driver has numbers for: 0 is
+    none, then it is not divided. `profiles` are the sizes that it can be divided into, by name, each with what it takes of the pools; without
+    any a partition has what is asked for. `identity` are files of sysfs with the text that says that this is still the same device: when one
     differs, an instance that has it gets it anew with its next start.
     """
 
-    __slots__ = ("functions", "id", "identity", "model", "nodes", "numa", "pools", "shared", "vendor")
+    __slots__ = (
+        "functions", "id", "identity", "model", "nodes", "numa", "partitions", "pools", "profiles", "shared", "vendor",
+    )  # fmt: skip
     id: str
     model: str
     vendor: str
@@ -95,6 +103,8 @@ class Found(Value):
     pools: Mapping[str, int]
     identity: tuple[tuple[str, str], ...]
     numa: int
+    partitions: int
+    profiles: Mapping[str, Mapping[str, int]]
 
     def __init__(
         self,
@@ -108,6 +118,8 @@ class Found(Value):
         pools: Mapping[str, int] | None = None,
         identity: Iterable[tuple[str, str]] = (),
         numa: int = -1,
+        partitions: int = 0,
+        profiles: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         _set(self, "id", id)
         _set(self, "model", model)
@@ -118,6 +130,30 @@ class Found(Value):
         _set(self, "pools", dict(pools or {}))
         _set(self, "identity", tuple((file, text) for file, text in identity))
         _set(self, "numa", numa)
+        _set(self, "partitions", partitions)
+        _set(self, "profiles", {name: dict(takes) for name, takes in (profiles or {}).items()})
+
+
+class Partition(Value):
+    """A partition that there is, whoever made it: of which device, and what it takes of that one's pools.
+
+    `id` is the `id` of the allocation that it was made for, or what `divide` has put into `state["partition"]` for it; one with another
+    id is somebody else's.
+    """
+
+    __slots__ = ("found", "id", "state", "takes")
+    found: str
+    id: str
+    takes: Mapping[str, int]
+    state: Mapping[str, str]
+
+    def __init__(
+        self, found: str, id: str, takes: Mapping[str, int] | None = None, state: Mapping[str, str] | None = None
+    ) -> None:
+        _set(self, "found", found)
+        _set(self, "id", id)
+        _set(self, "takes", dict(takes or {}))
+        _set(self, "state", dict(state or {}))
 
 
 class Holder(Value):
@@ -222,6 +258,22 @@ class Plugin:
         least, and of those the first id.
         """
         return Allocation(min(found, key=lambda each: (held(each, holders), each.id)))
+
+    def partitions(self, found: Sequence[Found]) -> Iterable[Partition] | None:
+        """The partitions that these devices have now, whoever made them: what other users and tools have taken counts, too. Changes
+        nothing. By itself: the hardware does not say (None), and only what ctrmgr has made for this user is known.
+        """
+        return None
+
+    def divide(self, found: Found, takes: Mapping[str, int], profile: str, taken: Sequence[Partition]) -> Allocation:
+        """Decide on a partition of a device. Changes nothing; `prepare` makes it and `release` ends it.
+
+        `takes` is at least what was asked for: that of `profile` where the device has profiles. What the allocation takes may be more,
+        rounded to what the hardware can do. `taken` are the partitions that there are or that are promised. What is
+        chosen here (a slot, a number) goes into `state`, from where `release` knows it whatever was killed; `state["partition"]` is its
+        id when the hardware has ids of its own. Raise ConflictError when there is no room for it. By itself: what is asked for.
+        """
+        return Allocation(found, takes=takes)
 
     def prepare(self, allocation: Allocation) -> ContainerEdits:
         """Make it usable, and say what the instance gets: nodes, files, variables. By itself: its nodes, as they are.

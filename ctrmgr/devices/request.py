@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr import units
-from ctrmgr.devices import fields
+from ctrmgr.devices import fields, partition
 from ctrmgr.devices.driver import Field
 
 TYPE_CHECKING = False
@@ -69,6 +69,7 @@ FIELDS = {
     "vendor": Field(fields.word, "its maker, or a part of the name"),
     "model": Field(fields.word, "its model, or a part of the name"),
     "id": Field(fields.word, "this one and no other, as `ctrmgr device find` has it"),
+    "partition": partition.FIELD,
     "path": Field(fields.inside, "where it is inside, for what has one node; without it as on the host"),
     **fields.OWNERSHIP,
     **{

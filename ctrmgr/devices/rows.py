@@ -39,6 +39,8 @@ def rows(name: str, values: Mapping[str, str], root: str = "/") -> list[Row]:
     if "required" in module.FIELDS:
         own.setdefault("required", module.FIELDS["required"].default)
     try:
+        if own.get("partition") and hasattr(module, "resolve"):
+            return _partition(name, values["type"], own)
         resolve = getattr(module, "resolve", None)
         if resolve is not None:
             return rows_of(name, values["type"], resolve(name, own, root), own, root)
@@ -56,6 +58,17 @@ def rows(name: str, values: Mapping[str, str], root: str = "/") -> list[Row]:
         return [["identity", name, ALWAYS, ""]]  # looked for again at every start
     except CtrmgrError as error:
         raise _named(name, error) from None
+
+
+def _partition(name: str, kind: str, values: Mapping[str, str]) -> list[Row]:
+    """A part of a device is made when the instance starts: until then it is asked for."""
+    from ctrmgr.devices import request
+
+    for key in ("count", "gputype", "mig.uuid", "mig.gi", "mig.ci", "memory", "memory.reserve"):
+        if values.get(key):
+            raise ValueError(f"`partition` makes a part of one device: take `{key}` out")
+    fields.one_owner(values)
+    return request.rows(name, kind, "run", values)
 
 
 def remembered(values: Mapping[str, str], root: str = "/") -> dict[str, str]:

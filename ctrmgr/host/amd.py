@@ -9,7 +9,7 @@ from ctrmgr.host import pci, sysfs
 class Agent:
     """A GPU node of KFD's topology: a whole GPU, or one partition of it."""
 
-    __slots__ = ("domain", "location", "number", "owner", "render", "unique_id", "units")
+    __slots__ = ("dies", "domain", "location", "number", "owner", "render", "unique_id", "units")
 
     def __init__(self, number: int, given: dict[str, str]) -> None:
         self.owner = ""
@@ -21,6 +21,8 @@ class Agent:
         simds, each = (sysfs.integer(given.get(key, ""), 0) for key in ("simd_count", "simd_per_cu"))
         self.units = max(0, simds) // each if each > 0 else 0
         """Compute units; 0 when it does not say."""
+        self.dies = max(1, sysfs.integer(given.get("num_xcc", ""), 1))
+        """Of those that compute; what is not told is one."""
         unique = sysfs.integer(given.get("unique_id", ""), 0)
         self.unique_id = f"{unique:016x}" if unique > 0 else ""
 

@@ -12,7 +12,7 @@ import sys
 import time
 
 from ctrmgr.devices.driver import Field
-from ctrmgr.devices.plugin import Allocation, DeviceEvent, Found, Holder, Plugin
+from ctrmgr.devices.plugin import Allocation, DeviceEvent, Found, Holder, Partition, Plugin
 from ctrmgr.edits import ContainerEdits
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError, SpecError, UnsupportedError
 from ctrmgr.plugins import wire
@@ -92,6 +92,29 @@ def allocate(
         if each.id == chosen.found.id:
             return chosen.replace(found=each), about["persistent"] is True
     raise _broken(source, "allocate", f"it chose `{chosen.found.id}`, which is none of those that it could have")
+
+
+def partitions(source: Source, found: Sequence[Found]) -> list[Partition] | None:
+    """What these devices are divided into now; None when the plugin cannot know."""
+    return _read(source, "partitions", {"found": wire.plain(list(found))}, wire.partitions)[1]
+
+
+def divide(
+    source: Source, found: Found, takes: Mapping[str, int], profile: str, taken: Sequence[Partition]
+) -> tuple[Allocation, bool]:
+    """A partition of a device, and whether it is persistent. Raises PluginError, and what the plugin raises on purpose."""
+    arguments = {
+        "found": wire.plain(found),
+        "takes": dict(takes),
+        "profile": profile,
+        "taken": wire.plain(list(taken)),
+    }
+    about, chosen = _read(source, "divide", arguments, wire.allocation)
+    short = [pool for pool, amount in takes.items() if chosen.takes.get(pool, 0) < amount]
+    if chosen.found.id != found.id or short:
+        wrong = f"less of `{short[0]}` than is asked for" if short else f"a part of `{chosen.found.id}`"
+        raise _broken(source, "divide", f"it chose {wrong}")
+    return chosen.replace(found=found), about["persistent"] is True
 
 
 def prepare(source: Source, allocation: Allocation) -> ContainerEdits:

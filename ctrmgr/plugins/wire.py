@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.devices.plugin import Allocation, DeviceEvent, Found, Holder
+from ctrmgr.devices.plugin import Allocation, DeviceEvent, Found, Holder, Partition
 from ctrmgr.edits import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Value
 
 TYPE_CHECKING = False
@@ -113,7 +113,33 @@ def found(value: object) -> Found:
         pools=amounts(given.get("pools"), f"`pools` of {id}"),
         identity=identity,
         numa=number(given.get("numa"), f"`numa` of {id}"),
+        partitions=_count(given.get("partitions"), f"`partitions` of {id}"),
+        profiles={
+            name: amounts(each, f"`profiles[{name}]` of {id}")
+            for name, each in table(given.get("profiles"), f"`profiles` of {id}").items()
+        },
     )
+
+
+def _count(value: object, what: str) -> int:
+    if number(value, what) < 0:
+        raise ValueError(f"{what} is below zero")
+    return number(value, what)
+
+
+def partition(value: object) -> Partition:
+    given = table(value, "a partition")
+    return Partition(
+        text(given.get("found"), "`found`", empty=False),
+        text(given.get("id"), "`id`", empty=False),
+        amounts(given.get("takes"), "`takes`"),
+        texts(given.get("state"), "`state`"),
+    )
+
+
+def partitions(value: object) -> list[Partition] | None:
+    """The answer of `partitions`: None where the hardware does not say."""
+    return None if value is None else [partition(each) for each in rows(value, "the answer")]
 
 
 def _path(value: object, what: str) -> str:

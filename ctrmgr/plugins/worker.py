@@ -94,6 +94,14 @@ def _call(plugin: Plugin, call: str, given: Mapping[str, object]) -> object:
         holders = [wire.holder(each) for each in wire.rows(given["holders"], "`holders`")]
         values, found = wire.texts(given["values"], "`values`"), wire.all_found(given["found"])
         return wire.plain(_is(interface.Allocation, plugin.allocate(values, found, holders)))
+    if call == "partitions":
+        there = plugin.partitions(wire.all_found(given["found"]))
+        return None if there is None else wire.plain([_is(interface.Partition, each) for each in there])
+    if call == "divide":
+        (only,) = wire.all_found([given["found"]])
+        taken = wire.partitions(given["taken"]) or []
+        takes, profile = wire.amounts(given["takes"], "`takes`"), wire.text(given["profile"], "`profile`")
+        return wire.plain(_is(interface.Allocation, plugin.divide(only, takes, profile, taken)))
     if call == "events":
         heard = plugin.events(wire.all_found(given["found"]))
         return wire.plain([_is(interface.DeviceEvent, each) for each in heard])

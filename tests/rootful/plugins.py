@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 from tests.conftest import ROOT, Ctr
 
 EXAMPLES = ROOT / "docs/examples/plugins"
-SLICES = Path("/run/demo-scratch")
+SLICES = Path(f"/run/demo-scratch-{os.getpid()}")
+"""Not where the example has them: whoever else tests on this machine is not another user of the same card."""
+atexit.register(shutil.rmtree, SLICES, ignore_errors=True)
 
 
 def install_noise(ctr: Ctr) -> Path:
@@ -28,7 +31,8 @@ def install_scratch(ctr: Ctr) -> None:
     site = ctr.folder / "site"
     info = site / "demo_scratch-1.0.dist-info"
     info.mkdir(parents=True)
-    shutil.copy(EXAMPLES / "demo-scratch/demo_scratch.py", site)
+    code = (EXAMPLES / "demo-scratch/demo_scratch.py").read_text()
+    (site / "demo_scratch.py").write_text(code.replace('"/run/demo-scratch"', f'"{SLICES}"'))
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo-scratch\nVersion: 1.0\n")
     text = (EXAMPLES / "demo-scratch/pyproject.toml").read_text()
     entry = text.partition('[project.entry-points."ctrmgr.devices.v1"]\n')[2].partition("\n")[0].replace('"', "")

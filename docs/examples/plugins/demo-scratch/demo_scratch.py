@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A plugin that makes what it gives: a block device of the size that is asked for, gone when the instance stops.
 
-It stands for a card whose firmware is told to set a slice aside, and to forget it. The pool is what all slices share.
+It stands for a card whose firmware is told to set a slice aside, and to forget it. The pool is what all slices share, whoever
+made them: `size: 8MiB` and `partition: bytes=8MiB` come to the same here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import errno
 import fcntl
 import os
 
-from ctrmgr.devices.plugin import Allocation, ContainerEdits, DeviceNode, Field, Found, Host, Plugin
+from ctrmgr.devices.plugin import Allocation, ContainerEdits, DeviceNode, Field, Found, Host, Partition, Plugin
 from ctrmgr.devices.request import amount
 
 TYPE_CHECKING = False
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 
 FOLDER = "/run/demo-scratch"
 POOL = 64 << 20
+PAGE = 4096
+MOST = 16
+"""So many slices can be at a time, as if there were numbers for so many nodes."""
 LOOP_SET_FD, LOOP_CLR_FD, LOOP_CTL_GET_FREE = 0x4C00, 0x4C01, 0x4C82
 
 
 def whole_pages(text: str) -> str:
     size = int(amount(text))
-    if not 0 < size <= POOL or size % 4096:
+    if not 0 < size <= POOL or size % PAGE:
         raise ValueError(f"is not a multiple of 4KiB up to {POOL >> 20}MiB")
     return str(size)
 
@@ -47,12 +51,25 @@ class Scratch(Plugin):
                 functions={"storage.scratch": {"speed": "fast"}},
                 shared=0,  # any number, as long as the pool lasts
                 pools={"bytes": POOL},
+                partitions=MOST,
             )
         ]
 
     def allocate(self, values: Mapping[str, str], found: Sequence[Found], holders: Sequence[Holder]) -> Allocation:  # noqa: ARG002
         """What is taken from the pool; ctrmgr refuses it when not so much is left."""
         return Allocation(found[0], takes={"bytes": int(values.get("size", 1 << 20))})
+
+    def partitions(self, found: Sequence[Found]) -> list[Partition]:
+        """What there is, if another user has made it, too. A file that is not bound yet is a slice already."""
+        try:
+            names = os.listdir(FOLDER)
+        except FileNotFoundError:
+            return []
+        return [Partition(found[0].id, name, {"bytes": os.stat(f"{FOLDER}/{name}").st_size}) for name in names]
+
+    def divide(self, found: Found, takes: Mapping[str, int], profile: str, taken: Sequence[Partition]) -> Allocation:  # noqa: ARG002
+        """Whole pages, as many as are needed."""
+        return Allocation(found, takes={"bytes": -(-takes["bytes"] // PAGE) * PAGE})
 
     def prepare(self, allocation: Allocation) -> ContainerEdits:
         os.makedirs(FOLDER, mode=0o700, exist_ok=True)

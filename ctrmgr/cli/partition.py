@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`ctrmgr partition list`, `create` and `delete`."""
+
+from __future__ import annotations
+
+import sys
+
+from ctrmgr.cli import table
+from ctrmgr.cli.command import Argument, Command, Option
+from ctrmgr.errors import SpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctrmgr.cli.command import Args
+
+PARTITIONS = ("name", "used by", "type", "device", "part", "takes", "nodes", "state")
+POOLS = ("type", "device", "model", "pools", "free", "partitions", "profiles")
+
+
+def run_list(args: Args) -> None:
+    from ctrmgr.backend import partitions
+
+    listed, pools, wrong = partitions.overview()
+    for error in wrong:
+        print(f"warning: {error.message}", file=sys.stderr)
+    if args.flag("pools"):
+        table.print_rows(POOLS, pools, args.one("format", "table"))
+    else:
+        table.print_rows(PARTITIONS, listed, args.one("format", "table"))
+
+
+def run_create(args: Args) -> None:
+    from ctrmgr.backend import partitions, pools
+    from ctrmgr.devices import partition
+
+    name, device, sizes = args.positional
+    for parse, value in ((partition.name, name), (partition.sizes, sizes)):
+        try:
+            parse(value)
+        except ValueError as error:
+            raise SpecError(f"`{value}` {error}") from None
+    wanted = partition.sizes(sizes)
+    if args.flag("dry-run"):
+        print(f"create partition {name} of {device}: {wanted}")
+        return
+    held = partitions.create(name, device, wanted, args.one("type"))
+    if not args.flag("quiet"):
+        print(f"`{name}` has {pools.listed(held.takes)} of {held.found_id}", file=sys.stderr)
+
+
+def run_delete(args: Args) -> None:
+    from ctrmgr.backend import partitions
+
+    (name,) = args.positional
+    if args.flag("dry-run"):
+        print(f"delete partition {name}")
+        return
+    partitions.delete(name)
+
+
+COMMANDS = (
+    Command(
+        "partition list",
+        "the partitions of this machine's devices, and who has them; or what there is to divide",
+        run_list,
+        options=(Option("pools", "the devices that can be divided: what they have, and what of it is left"),),
+        help="What other users and other programs have made is listed, too, where the hardware tells of it.",
+    ),
+    Command(
+        "partition create",
+        "make a partition of a device that lasts until it is deleted",
+        run_create,
+        arguments=(
+            Argument("NAME", "what devices of instances say (`partition: NAME`)"),
+            Argument("DEVICE", "its id, as in `ctrmgr partition list --pools`"),
+            Argument("POOL=AMOUNT,…", "what it is to have at least, such as cores=2,memory=8GiB; or profile=1g.10gb"),
+        ),
+        options=(Option("type", "the device's type, where two have the same id", metavar="TYPE"),),
+    ),
+    Command(
+        "partition delete",
+        "end a partition that no instance has",
+        run_delete,
+        arguments=(Argument("NAME", "its name", complete="partition"),),
+    ),
+)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What divides the hardware that ctrmgr knows itself: one back-end for each maker's way. Plugins divide theirs."""
+
+from __future__ import annotations
+
+from ctrmgr.errors import ConflictError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ctrmgr.devices.plugin import Allocation, Found, Partition
+    from ctrmgr.host.gpu import Gpu
+
+NAMES = ("amd", "mig", "xe")
+
+
+class BackEnd:
+    """One way of dividing GPUs. It remembers nothing: what it must know again is in the allocation's `state`."""
+
+    type = "gpu"
+    name = ""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root
+
+    def gpus(self) -> list[Gpu]:
+        from ctrmgr.host import gpu
+
+        return gpu.gpus(self.root)
+
+    def identify(self) -> list[Found]:
+        """The GPUs that can be divided this way, now."""
+        raise NotImplementedError
+
+    def reasons(self) -> list[str]:
+        """Why GPUs that are of this maker's cannot be."""
+        return []
+
+    def why_not(self, found: Found, values: Mapping[str, str]) -> str:
+        """Why a GPU is not the one that the keys of a `gpu` mean; "" when it is."""
+        from ctrmgr.devices import gpu as driver
+
+        gpu = next((each for each in self.gpus() if each.id == found.id), None)
+        for key, fits in driver.FITS.items():
+            if values.get(key) and (gpu is None or not fits(gpu, values[key])):
+                return f"is not that with `{key}={values[key]}`"
+        return ""
+
+    def partitions(self, found: Found) -> list[Partition] | None:
+        """The partitions that it has now, whoever made them; None when the driver does not say."""
+        raise NotImplementedError
+
+    def divide(self, found: Found, takes: Mapping[str, int], profile: str, taken: Sequence[Partition]) -> Allocation:
+        """Decide on a partition, as `Plugin.divide`; `state["partition"]` must be its id. Raises ConflictError."""
+        raise NotImplementedError
+
+    def make(self, allocation: Allocation) -> str:
+        """Make it, and say by which id it is found as a device of this machine. Raises ConflictError, HostError."""
+        raise NotImplementedError
+
+    def unmake(self, allocation: Allocation, *, last: bool) -> None:
+        """End it, or as much of it as was made; `last`: no other one of this GPU is ctrmgr's. Raises HostError."""
+        raise NotImplementedError
+
+
+def every(root: str = "/") -> list[BackEnd]:
+    """All of them."""
+    return [named(name, root) for name in NAMES]
+
+
+def named(name: str, root: str = "/") -> BackEnd:
+    """The one that has made an allocation."""
+    made: BackEnd = __import__(f"ctrmgr.partition.{name}", fromlist=("Maker",)).Maker(root)
+    return made
+
+
+def reasons(kind: str, root: str = "/") -> list[str]:
+    """Why devices of a type that are there cannot be divided."""
+    found = [reason for maker in every(root) if kind in ("any", maker.type) for reason in maker.reasons()]
+    if kind in ("any", "accel"):
+        from ctrmgr.host import accel
+
+        found += [
+            f"{each.id}: Linux's driver `{each.driver}` has no call that divides it; a plugin may bring the maker's own"
+            for each in accel.accelerators(root)
+        ]
+    return found
+
+
+def lowest(prefix: str, first: int, count: int, taken: Sequence[Partition]) -> int:
+    """The lowest number whose partition nobody has. Raises ConflictError."""
+    gone = {each.id for each in taken}
+    for number in range(first, first + count):
+        if f"{prefix}{number}" not in gone:
+            return number
+    raise ConflictError(f"all {count} partitions are taken")

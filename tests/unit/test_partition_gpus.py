@@ -1,0 +1,558 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPUs divided by their drivers: recorded trees that answer as the kernel does, and NVIDIA's own Python module on a library of the same
+binary interface. Each is killed at every step, and what is left is what there was before."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from ctrmgr import partition as back_ends
+from ctrmgr.backend import allocations, functions, held, leases, partitions
+from ctrmgr.devices import partition as partition_key
+from ctrmgr.devices import rows as parts
+from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, NotFoundError, SpecError, UnsupportedError
+from ctrmgr.kernel import attribute
+from ctrmgr.partition import nvml
+from tests import trees
+from tests.conftest import ROOT
+
+GIB = 1 << 30
+
+
+class Tree:
+    """A recorded machine whose attributes do something when they are written; it can kill whoever writes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.writes, self.kill_at, self.busy = root, 0, (0, ""), False
+
+    def write(self, path: str, text: str) -> None:
+        self.writes += 1
+        if (self.writes, "before") == self.kill_at:
+            os._exit(9)
+        if not os.path.exists(path) and not path.endswith("bind"):
+            raise UnsupportedError(f"no {path}")
+        if self.busy:
+            raise ConflictError(f"{path} is busy")
+        self.react(path, text)
+        if (self.writes, "after") == self.kill_at:
+            os._exit(9)
+
+    def react(self, path: str, text: str) -> None:
+        Path(path).write_text(text + "\n")
+
+    def everything(self) -> dict[str, str]:
+        """All files and links."""
+        found = {}
+        for folder, names, files in os.walk(self.root):
+            for name in [*names, *files]:
+                path = Path(folder, name)
+                if path.is_symlink():
+                    found[str(path)] = "-> " + os.readlink(path)
+                elif path.is_file():
+                    found[str(path)] = path.read_text()
+        return found
+
+
+class Amd(Tree):
+    """Two MI300X. Which mode one is in decides what the topology has."""
+
+    ID = "0000:05:00.0"
+    COUNTS = {"SPX": 1, "DPX": 2, "QPX": 4, "CPX": 8}
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        trees.unpack(root, "mi300x")
+        self.nodes = root / "sys/class/kfd/kfd/topology/nodes"
+        self.recorded = {
+            node: (node / "properties").read_text()
+            for node in sorted(self.nodes.iterdir(), key=lambda each: int(each.name))
+        }
+        self.device = root / "sys/bus/pci/devices" / self.ID
+        self.react(f"{self.device}/current_compute_partition", "SPX")
+
+    def react(self, path: str, text: str) -> None:
+        super().react(path, text)
+        if not path.endswith(f"{self.ID}/current_compute_partition"):
+            return
+        count = self.COUNTS[text]
+        mine = [node for node, words in self.recorded.items() if self.slot(words) == 5]
+        for index, node in enumerate(mine):
+            dies = 8 // count if index < count else 0
+            words = self.recorded[node] if dies else "drm_render_minor 0\n"
+            words = words.replace("simd_count 152", f"simd_count {152 * dies}\nsimd_per_cu 4").replace("num_xcc 1", f"num_xcc {dies}")
+            (node / "properties").write_text(words)
+
+    @staticmethod
+    def slot(words: str) -> int:
+        found = re.search(r"^location_id (\d+)", words, re.MULTILINE)
+        return int(found[1]) >> 8 & 0xFF if found else -1
+
+
+class Xe(Tree):
+    """An Arc Pro B60 whose two virtual functions are disabled; `layout` is where its debugfs has the quotas."""
+
+    ID = "0000:03:00.0"
+    VFS = ("0000:03:00.1", "0000:03:00.2")
+
+    def __init__(self, root: Path, layout: str = "sriov") -> None:
+        super().__init__(root)
+        trees.unpack(root, "xe")
+        self.bus = root / "sys/bus/pci/devices"
+        self.device = Path(os.path.realpath(self.bus / self.ID))
+        (self.device / "sriov_totalvfs").write_text("2\n")
+        (self.device / "sriov_drivers_autoprobe").write_text("1\n")
+        (self.device / "tile0/physical_vram_size_bytes").write_text(f"{24 * GIB}\n")
+        shutil.copytree(self.folder(0) / "drm", self.folder(1) / "drm", symlinks=True)
+        for old, new in (("card2", "card3"), ("renderD130", "renderD131")):
+            os.rename(self.folder(1) / "drm" / old, self.folder(1) / "drm" / new)
+        (self.folder(1) / "drm/renderD131/dev").write_text("226:131\n")
+        (self.folder(1) / "drm/renderD131/uevent").write_text("MAJOR=226\nMINOR=131\nDEVNAME=dri/renderD131\n")
+        (root / "dev/dri/renderD131").write_text("226:131\n")
+        debug = root / "sys/kernel/debug/dri" / self.ID
+        for number in (1, 2):
+            top = debug / f"sriov/vf{number}/tile0" if layout == "sriov" else debug / f"gt0/vf{number}"
+            inner = top / "gt0" if layout == "sriov" else top
+            for folder, names in ((top, ("ggtt_quota", "lmem_quota")), (inner, ("contexts_quota", "doorbells_quota"))):
+                folder.mkdir(parents=True, exist_ok=True)
+                for name in names:
+                    (folder / name).write_text("0\n")
+        if layout == "none":
+            shutil.rmtree(root / "sys/kernel")
+        self.enable(2)
+        for address in self.VFS:
+            self.unbind(address)
+        self.enable(0)
+        self.react(f"{self.device}/sriov_numvfs", "0")
+        self.react(f"{self.device}/sriov_drivers_autoprobe", "1")
+
+    def folder(self, index: int) -> Path:
+        return self.device.parent / self.VFS[index]
+
+    def enable(self, count: int) -> None:
+        for index, address in enumerate(self.VFS):
+            for link, target in (
+                (self.device / f"virtfn{index}", f"../{address}"),
+                (self.bus / address, os.path.relpath(self.folder(index), self.bus)),
+            ):
+                if link.is_symlink():
+                    link.unlink()
+                if index < count:
+                    link.symlink_to(target)
+        if not count:
+            for quota in self.root.rglob("*_quota"):
+                quota.write_text("0\n")
+
+    def unbind(self, address: str) -> None:
+        driver = self.folder(self.VFS.index(address)) / "driver"
+        if driver.is_symlink():
+            driver.unlink()
+        for link in (self.root / "sys/class/drm").iterdir():
+            if f"/{address}/" in os.readlink(link):
+                link.unlink()
+
+    def bind(self, address: str) -> None:
+        folder = self.folder(self.VFS.index(address))
+        (folder / "driver").symlink_to(os.path.relpath(self.root / "sys/bus/pci/drivers/xe", folder))
+        names = ("card2", "renderD130") if address == self.VFS[0] else ("card3", "renderD131")
+        for name in names:
+            link = self.root / "sys/class/drm" / name
+            link.symlink_to(os.path.relpath(folder / "drm" / name, link.parent))
+
+    def react(self, path: str, text: str) -> None:
+        if path.endswith("/unbind"):
+            self.unbind(text)
+        elif path.endswith("/bind"):
+            self.bind(text)
+        else:
+            super().react(path, text)
+        if path.endswith("/sriov_numvfs"):
+            self.enable(int(text))
+
+
+class Nvidia(Tree):
+    """Two H100, the first of them known to the library."""
+
+    ID = "0000:18:00.0"
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        trees.unpack(root, "nvidia")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The library, loaded under its real name, by which NVIDIA's module finds it."""
+    path = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
+    subprocess.run(["cc", *flags, "-o", path, ROOT / "tests/unit/fake_nvml.c"], check=True)
+    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+@contextmanager
+def on(tree: Tree, folder: Path) -> Iterator[Tree]:
+    """ctrmgr with books of its own on this machine."""
+    named = back_ends.named
+    reasons = back_ends.reasons
+    with (
+        patch.dict(os.environ, {"CTRMGR_STATE_DIR": f"{folder}/state", "CTRMGR_RUN_DIR": f"{folder}/run"}),
+        patch.dict(os.environ, {"FAKE_NVML": str(folder), "CTRMGR_CONFIG_DIR": f"{folder}/etc"}),
+        patch.object(back_ends, "named", lambda name, root="": named(name, str(tree.root))),
+        patch.object(back_ends, "reasons", lambda kind: reasons(kind, str(tree.root))),
+        patch.object(attribute, "write", tree.write),
+        patch.object(functions.registry, "sources", dict),
+        patch.object(partitions, "PATIENCE", 2.0),
+    ):
+        yield tree
+
+
+def plan_of(name: str, partition: str, **more: str) -> list[list[str]]:
+    values = {"type": "gpu", "partition": partition_key.parse(partition), **more}
+    return [["ctrmgr-plan", "1"], ["name", name], *parts.rows("g", values)]
+
+
+def start(name: str, partition: str, **more: str) -> list[list[str]]:
+    return allocations.settle(name, plan_of(name, partition, **more), starts=True)
+
+
+def stop(name: str) -> None:
+    allocations.released(held.of(name).values())
+
+
+def paths(rows: list[list[str]]) -> list[str]:
+    return [row[3] for row in rows if row[0] == "device"]
+
+
+def parts_now() -> dict[str, str]:
+    """Who has which part."""
+    return {each.owner: f"{each.found_id}/{each.part}" for each in held.everything()}
+
+
+# AMD
+
+
+def test_amd(tmp_path: Path) -> None:
+    with on(Amd(tmp_path / "root"), tmp_path) as tree:
+        before = tree.everything()
+        rows = start("x", "cores=30,memory=20GiB", pci=Amd.ID)
+        assert parts_now() == {"x/g": f"{Amd.ID}/xcp0"}
+        assert {"/dev/kfd"} < set(paths(rows))
+        assert ["lease", "g", f"pci:{Amd.ID}/xcp0", "exclusive"] in rows
+        assert (tree.root / "sys/bus/pci/devices" / Amd.ID / "current_compute_partition").read_text() == "CPX\n"
+        other = start("y", "profile=CPX", pci=Amd.ID)
+        assert parts_now()["y/g"] == f"{Amd.ID}/xcp1"
+        assert set(paths(rows)) & set(paths(other)) == {"/dev/kfd"}
+        with pytest.raises(
+            ConflictError, match="is divided in mode CPX as long as somebody has a part, and QPX is needed"
+        ):
+            start("z", "cores=70", pci=Amd.ID)
+        stop("x")
+        assert (tree.root / "sys/bus/pci/devices" / Amd.ID / "current_compute_partition").read_text() == "CPX\n"
+        stop("y")  # the second has noted down, too, what the first one found
+        assert tree.everything() == before
+
+
+def test_amd_all_parts(tmp_path: Path) -> None:
+    with on(Amd(tmp_path / "root"), tmp_path):
+        for number in range(8):
+            start(f"x{number}", "profile=CPX", pci=Amd.ID)
+        with pytest.raises(ConflictError, match="has 0 of 196592MiB memory left") as error:
+            start("y", "cores=38", pci=Amd.ID)
+        assert "x7/g has 24574MiB" in str(error.value.hint)
+        assert len(set(parts_now().values())) == 8
+
+
+def test_amd_smallest_that_is_enough(tmp_path: Path) -> None:
+    with on(Amd(tmp_path / "root"), tmp_path) as tree:
+        start("x", "memory=60GiB,cores=1", pci=Amd.ID)
+        assert (tree.root / "sys/bus/pci/devices" / Amd.ID / "current_compute_partition").read_text() == "DPX\n"
+        ((each),) = held.everything()
+        assert each.takes["cores"] == 152
+        with pytest.raises(ConflictError, match=f"no partition of `{Amd.ID}` is so large"):
+            start("y", "cores=200", pci=Amd.ID)
+
+
+def test_amd_is_busy(tmp_path: Path) -> None:
+    """What somebody uses is neither divided nor put back."""
+    with on(Amd(tmp_path / "root"), tmp_path) as tree:
+        tree.busy = True
+        with pytest.raises(ConflictError, match="is busy"):
+            start("x", "profile=DPX", pci=Amd.ID)
+        assert held.everything() == []
+        tree.busy = False
+        start("x", "profile=DPX", pci=Amd.ID)
+        tree.busy = True
+        stop("x")
+        assert held.everything() == []
+        assert (tree.root / "sys/bus/pci/devices" / Amd.ID / "current_compute_partition").read_text() == "DPX\n"
+
+
+def test_amd_others_have_it_whole(tmp_path: Path) -> None:
+    """The mode is not changed below an instance that has the GPU by other keys."""
+    with on(Amd(tmp_path / "root"), tmp_path) as tree:
+        os.makedirs(leases.folder())
+        Path(leases.folder(), f"pci:{Amd.ID} shared other g").touch()
+        with pytest.raises(ConflictError, match="is divided in mode SPX"):
+            start("x", "profile=DPX", pci=Amd.ID)
+        assert tree.writes == 0
+
+
+# Intel
+
+
+@pytest.mark.parametrize("layout", ["sriov", "gt", "none"])
+def test_xe(tmp_path: Path, layout: str) -> None:
+    with on(Xe(tmp_path / "root", layout), tmp_path) as tree:
+        assert isinstance(tree, Xe)
+        before = tree.everything()
+        rows = start("x", "memory=8GiB")
+        assert paths(rows) == ["/dev/dri/renderD130"]
+        assert (tree.device / "sriov_numvfs").read_text() == "2\n"
+        assert (tree.device / "sriov_admin/vf1/profile/vram_quota").read_text() == f"{8 * GIB}\n"
+        quotas = {path.name: path.read_text() for path in tree.root.rglob("vf1/**/*_quota") if "debug" in str(path)}
+        if layout != "none":
+            assert quotas == {
+                "lmem_quota": "0\n",
+                "ggtt_quota": "2138046464\n",
+                "contexts_quota": "32767\n",
+                "doorbells_quota": "128\n",
+            }
+        (line,) = partitions.overview()[0]
+        assert (line["used by"], line["part"], line["state"]) == ("x/g", "vf1", "in use")
+        assert paths(start("y", "memory=16GiB")) == ["/dev/dri/renderD131"]
+        with pytest.raises(ConflictError, match="has 0 of 24GiB memory left, and 1GiB are asked for") as error:
+            start("z", "memory=1GiB")
+        assert error.value.hint == "x/g has 8GiB, y/g has 16GiB"
+        stop("x")
+        assert (tree.device / "sriov_numvfs").read_text() == "2\n"
+        stop("y")
+        assert tree.everything() == before
+
+
+def test_xe_of_somebody_else(tmp_path: Path) -> None:
+    """Functions that an administrator has enabled and provisioned are counted and left alone."""
+    with on(Xe(tmp_path / "root"), tmp_path) as tree:
+        assert isinstance(tree, Xe)
+        tree.enable(2)
+        (tree.device / "sriov_numvfs").write_text("2\n")
+        (tree.device / "sriov_admin/vf1/profile/vram_quota").write_text(f"{20 * GIB}\n")
+        before = tree.everything()
+        with pytest.raises(ConflictError, match="has 4GiB of 24GiB memory left") as error:
+            start("x", "memory=8GiB")
+        assert error.value.hint == "another user or tool has 20GiB"
+        start("x", "memory=4GiB")
+        assert parts_now() == {"x/g": f"{Xe.ID}/vf2"}
+        stop("x")
+        assert tree.everything() == before
+
+
+def test_xe_bad_words(tmp_path: Path) -> None:
+    with on(Xe(tmp_path / "root"), tmp_path):
+        with pytest.raises(SpecError, match="has no pool `cores`") as error:
+            start("x", "cores=2")
+        assert error.value.hint == "it has contexts, doorbells, ggtt, memory"
+        with pytest.raises(ConflictError, match=r"how much memory of `0000:03:00.0` is not said"):
+            start("x", "contexts=2")
+        with pytest.raises(ConflictError, match="has 24GiB memory in all, and 25GiB are asked for"):
+            start("x", "memory=25GiB")
+        with pytest.raises(NotFoundError, match="no device that fits can be divided") as missing:
+            start("x", "memory=1GiB", pci="0000:00:02.0")
+        assert "is not that with `pci=0000:00:02.0`" in str(missing.value.hint)
+        assert held.everything() == []
+
+
+def test_what_cannot_be_divided(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    trees.unpack(root, "aic100", "disks")
+    with on(Tree(root), tmp_path):
+        with pytest.raises(NotFoundError, match="this machine has no device that can be divided") as error:
+            allocations.settle(
+                "x", [["name", "x"], *parts.rows("g", {"type": "accel", "partition": "cores=2"})], starts=True
+            )
+        assert "Linux's driver `qaic` has no call that divides it" in str(error.value.hint)
+        optional = plan_of("x", "cores=2", required="false")
+        assert allocations.settle("x", optional, starts=True) == optional
+
+
+# NVIDIA
+
+
+def mig(tree: Tree) -> str:
+    """The instances of the card."""
+    path = tree.root.parent / "instances"
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.usefixtures("library")
+def test_mig(tmp_path: Path) -> None:
+    with on(Nvidia(tmp_path / "root"), tmp_path) as tree:
+        before = tree.everything()
+        rows = start("x", "memory=9GiB", **{"driver.capabilities": "none"})
+        assert parts_now() == {"x/g": f"{Nvidia.ID}/1g.10gb@0"}
+        assert {
+            "/dev/nvidia0",
+            "/dev/nvidiactl",
+            "/dev/nvidia-caps/nvidia-cap12",
+            "/dev/nvidia-caps/nvidia-cap13",
+        } <= set(paths(rows))
+        assert ["lease", "g", f"pci:{Nvidia.ID}/gi1/ci0", "exclusive"] in rows
+        start("y", "profile=3g.40gb", **{"driver.capabilities": "none"})
+        assert mig(tree) == "1 19 0 1 0\n2 9 4 4 0\n"
+        ((_, pool),) = [(each["device"], each) for each in partitions.overview()[1]]
+        assert pool["partitions"] == "2 of 7"
+        with pytest.raises(SpecError, match=r"has no profile `9g.900gb`"):
+            start("z", "profile=9g.900gb")
+        stop("x")
+        stop("y")
+        assert mig(tree) == ""
+        assert tree.everything() == before
+
+
+@pytest.mark.usefixtures("library")
+def test_mig_in_use(tmp_path: Path) -> None:
+    """What a program uses is not ended, stays held, and is ended when it can be."""
+    with on(Nvidia(tmp_path / "root"), tmp_path) as tree:
+        start("x", "cores=16", **{"driver.capabilities": "none"})
+        (tmp_path / "busy").touch()
+        with pytest.raises(HelperError, match="is still in use"):
+            stop("x")
+        assert mig(tree) == "1 19 0 1 0\n"
+        assert partitions.overview()[0][0]["state"] == f"not released: `{Nvidia.ID}/gi1` is still in use"
+        (tmp_path / "busy").unlink()
+        for left in allocations.left_over():
+            allocations.release(left)
+        assert mig(tree) == ""
+
+
+@pytest.mark.usefixtures("library")
+def test_mig_of_somebody_else(tmp_path: Path) -> None:
+    with on(Nvidia(tmp_path / "root"), tmp_path) as tree:
+        (tmp_path / "instances").write_text("5 0 0 8 0\n")
+        with pytest.raises(ConflictError, match="has 0 of 81152MiB memory left") as error:
+            start("x", "cores=16")
+        assert error.value.hint == "another user or tool has 81152MiB"
+        assert mig(tree) == "5 0 0 8 0\n"
+
+
+@pytest.mark.usefixtures("library")
+def test_mig_after_a_restart_of_the_machine(tmp_path: Path) -> None:
+    """What is there now, in the same place, is somebody else's."""
+    with on(Nvidia(tmp_path / "root"), tmp_path) as tree:
+        start("x", "cores=16", **{"driver.capabilities": "none"})
+        with patch.object(partitions, "_boot", lambda: "another"):
+            stop("x")
+        assert mig(tree) == "1 19 0 1 0\n"
+        assert held.everything() == []
+
+
+@pytest.mark.usefixtures("library")
+def test_mig_in_pieces(tmp_path: Path) -> None:
+    with on(Nvidia(tmp_path / "root"), tmp_path) as tree:
+        (tmp_path / "instances").write_text("1 19 0 1 0\n2 19 4 1 0\n")
+        with pytest.raises(
+            ConflictError, match=r"has no room for a 3g.40gb: what is free is not in one piece"
+        ) as error:
+            start("x", "profile=3g.40gb")
+        assert error.value.hint == "1g.10gb@0, 1g.10gb@4"
+        assert mig(tree) == "1 19 0 1 0\n2 19 4 1 0\n"
+
+
+@pytest.mark.usefixtures("library")
+def test_mig_is_off(tmp_path: Path) -> None:
+    with on(Nvidia(tmp_path / "root"), tmp_path):
+        (tmp_path / "off").touch()
+        with pytest.raises(NotFoundError) as error:
+            start("x", "cores=16")
+        assert f"{Nvidia.ID}: MIG mode is off (`nvidia-smi -i {Nvidia.ID} -mig 1`)" in str(error.value.hint)
+
+
+def test_mig_without_the_module(tmp_path: Path) -> None:
+    def absent(name: str) -> object:
+        raise ImportError(name)
+
+    with on(Nvidia(tmp_path / "root"), tmp_path), patch.object(nvml, "import_module", absent):
+        with pytest.raises(NotFoundError) as error:
+            start("x", "cores=16")
+        assert "`nvidia-ml-py`, which is not installed" in str(error.value.hint)
+
+
+# Killed at each step
+
+
+def dies(do: Callable[[], object]) -> bool:
+    """Whether a process that does it is killed in it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 0
+        try:
+            do()
+        except CtrmgrError:
+            code = 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) not in (0, 1)
+
+
+@pytest.mark.parametrize("verb", ["start", "stop"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("make", [Amd, Xe])
+def test_killed_at_each_write(tmp_path: Path, make: type[Tree], when: str, verb: str) -> None:
+    asked = "profile=DPX" if make is Amd else "memory=8GiB"
+    with on(make(tmp_path / "root"), tmp_path) as tree:
+        before = tree.everything()
+        number, killed = 0, True
+        while killed:
+            number += 1
+            if verb == "stop":
+                start("x", asked)
+            tree.writes, tree.kill_at = 0, (number, when)
+            killed = dies(lambda: start("x", asked) if verb == "start" else stop("x"))
+            tree.kill_at = (0, "")
+            start("y", asked)  # the next command, whoever's
+            assert "y/g" in parts_now()
+            stop("y")
+            stop("x")
+            assert held.everything() == []
+            assert tree.everything() == before, (number, when)
+        assert number > (1 if make is Amd else 5)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("step", ["before-gi", "after-gi", "after-ci", "ci-gone", "gi-gone"])
+def test_mig_killed(tmp_path: Path, step: str) -> None:
+    nodes = {"driver.capabilities": "none"}
+    with on(Nvidia(tmp_path / "root"), tmp_path) as tree:
+        before = tree.everything()
+        verb: Callable[[], object] = lambda: start("x", "profile=7g.80gb", **nodes)  # noqa: E731
+        if step.endswith("gone"):
+            verb()
+            verb = lambda: stop("x")  # noqa: E731
+        with patch.dict(os.environ, {"FAKE_NVML_KILL": step}):
+            assert dies(verb)
+        if step.endswith("gone"):
+            stop("x")  # the next command of the same instance
+        start("y", "profile=7g.80gb", **nodes)
+        assert set(parts_now()) == {"y/g"}
+        assert len(mig(tree).splitlines()) == 1
+        stop("y")
+        assert (mig(tree), held.everything()) == ("", [])
+        assert tree.everything() == before
+
+
+def test_the_kernel_refuses(tmp_path: Path) -> None:
+    """What comes of the errors of a write."""
+    with pytest.raises(UnsupportedError, match="No such file"):
+        attribute.write(f"{tmp_path}/nothing", "1")
+    with pytest.raises(ConflictError, match="No space left on device"):
+        attribute.write("/dev/full", "1")
+    with pytest.raises(HostError, match="Is a directory"):
+        attribute.write(str(tmp_path), "1")

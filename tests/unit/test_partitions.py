@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""No sequence of starts, stops, named partitions, other users and kills gives more of a device than there is, or less than there could
+be, leaves a partition that nobody has, or ends one that somebody has."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ctrmgr import partition as back_ends
+from ctrmgr import state
+from ctrmgr.backend import allocations, held, partitions, pools, record
+from ctrmgr.devices import partition
+from ctrmgr.devices.partition import Asked
+from ctrmgr.devices.plugin import Allocation, ContainerEdits, DeviceNode, Found, Partition
+from ctrmgr.errors import ConflictError, HostError, NotFoundError, SpecError
+from ctrmgr.plugins import call, registry
+
+DEVICES = [
+    Found("a", pools={"cores": 10, "memory": 16}, partitions=3),
+    Found("b", pools={"cores": 4}, partitions=2, profiles={"half": {"cores": 2}, "whole": {"cores": 4}}),
+]
+SOURCE = registry.Source("acme-npu", "a test", path="/nowhere")
+STEPS = ("", "", "", "allocate-recorded", "allocate-prepared", "release-done", "in-prepare", "in-release")
+
+
+class Card:
+    """What the hardware has set aside: a file for each partition, by device and id. It refuses nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def there(self, found: str) -> dict[str, dict[str, int]]:
+        paths = [path for path in self.folder.iterdir() if path.name.startswith(f"{found}.")]
+        return {path.name.partition(".")[2]: json.loads(path.read_text()) for path in paths}
+
+    def put(self, found: str, id: str, takes: Mapping[str, int]) -> None:
+        (self.folder / f".{found}.{id}").write_text(json.dumps(dict(takes)))
+        os.rename(self.folder / f".{found}.{id}", self.folder / f"{found}.{id}")
+
+    def partitions(self, _source: object, found: Sequence[Found]) -> list[Partition]:
+        return [Partition(each.id, id, takes) for each in found for id, takes in self.there(each.id).items()]
+
+    def prepare(self, _source: object, allocation: Allocation) -> ContainerEdits:
+        die("in-prepare", early=True)
+        assert allocation.id not in self.there(allocation.found.id), "made twice"
+        self.put(allocation.found.id, allocation.id, allocation.takes)
+        die("in-prepare")
+        return ContainerEdits(device_nodes=[DeviceNode("/dev/null")])
+
+    def release(self, _source: object, allocation: Allocation) -> None:
+        die("in-release", early=True)
+        (self.folder / f"{allocation.found.id}.{allocation.id}").unlink(missing_ok=True)
+        die("in-release")
+
+
+def die(step: str, *, early: bool = False) -> None:
+    """Before the card has heard it, or after."""
+    if os.environ.get("CTRMGR_CRASH_AT") == step and (not early or os.urandom(1)[0] < 128):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def divide(
+    _source: object, found: Found, takes: Mapping[str, int], _profile: str, _taken: Sequence[Partition]
+) -> tuple[Allocation, bool]:
+    """Cores come in pairs."""
+    rounded = {pool: -(-amount // 2) * 2 if pool == "cores" else amount for pool, amount in takes.items()}
+    return Allocation(found, takes=rounded), False
+
+
+@contextmanager
+def machine() -> Iterator[tuple[Card, Path]]:
+    folder = Path(tempfile.mkdtemp(prefix="ctr-"))
+    card = Card(folder / "card")
+    (folder / "lock").mkdir()
+    try:
+        with (
+            patch.dict(os.environ, {"CTRMGR_RUN_DIR": f"{folder}/run"}),
+            patch.object(registry, "sources", lambda: {"acme-npu": SOURCE}),
+            patch.object(back_ends, "every", list),
+            patch.object(call, "identify", lambda source, root="/": DEVICES),
+            patch.object(call, "divide", divide),
+            patch.object(call, "partitions", card.partitions),
+            patch.object(call, "prepare", card.prepare),
+            patch.object(call, "release", card.release),
+            patch.object(partitions, "LOCK", f"{folder}/lock"),
+            patch.object(allocations, "_attached", lambda instance, device: False),
+        ):
+            yield card, folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def plan_of(name: str, sizes: str) -> list[list[str]]:
+    values = {"type": "acme-npu", "partition": partition.parse(sizes)}
+    return [
+        ["ctrmgr-plan", "1"],
+        ["name", name],
+        *(["request", "npu", "acme-npu", "run", *item] for item in values.items()),
+    ]
+
+
+class User:
+    """One of the machine's users: books of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: dict[str, str] = {}
+        """Instance → what it has, by device and id."""
+
+    @contextmanager
+    def books(self) -> Iterator[None]:
+        running = lambda name: name in self.running  # noqa: E731
+        with (
+            patch.dict(os.environ, {"CTRMGR_STATE_DIR": str(self.folder)}),
+            patch.object(record, "is_running", running),
+        ):
+            yield
+
+    def do(self, verb: str, name: str, sizes: str) -> None:
+        if verb == "start":
+            os.makedirs(record.home(name), exist_ok=True)
+            state.write_flat(f"{record.home(name)}/plan", plan_of(name, sizes))
+            with state.Lock(record.home(name)):
+                allocations.mend(name, running=False)
+                rows = allocations.settle(name, plan_of(name, sizes), starts=True)
+            assert any(row[0] == "device" for row in rows)
+        elif verb == "stop":
+            with state.Lock(record.home(name)):
+                allocations.stopped(name)
+        elif verb == "create":
+            partitions.create(f"n{name}", "a", partition.sizes(sizes))
+        else:
+            partitions.delete(f"n{name}")
+
+    def command(self, verb: str, name: str, sizes: str, crash: str) -> int:
+        """In a process that is killed at `crash`: 0 done, 4 refused, below 0 killed."""
+        with self.books():
+            pid = os.fork()
+            if pid == 0:
+                os.environ["CTRMGR_CRASH_AT"] = crash
+                code = 1
+                try:
+                    self.do(verb, name, sizes)
+                    code = 0
+                except (ConflictError, NotFoundError):
+                    code = 4
+                except BaseException as error:
+                    os.write(2, f"{type(error).__name__}: {error}\n".encode())
+                finally:
+                    os._exit(code)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            assert code in (0, 4, -signal.SIGKILL)
+            if verb == "start" and code == 0:
+                self.running[name] = next(self.part(each) for each in held.everything() if each.instance == name)
+            elif verb == "stop":
+                self.running.pop(name)
+            return code
+
+    @staticmethod
+    def part(each: held.Held) -> str:
+        return f"{each.found_id}.{each.part}"
+
+    def has(self) -> dict[str, held.Held]:
+        with self.books():
+            return {self.part(each): each for each in held.everything()}
+
+
+def in_order(card: Card, users: Sequence[User]) -> None:
+    """Nothing is given twice, and what runs has what it was given."""
+    promised = {part: each for user in users for part, each in user.has().items() if each.rows}
+    for found in DEVICES:
+        there = {f"{found.id}.{id}": takes for id, takes in card.there(found.id).items()}
+        there |= {part: each.takes for part, each in promised.items() if each.found_id == found.id}
+        assert len(there) <= found.partitions
+        for pool, size in found.pools.items():
+            assert sum(takes.get(pool, 0) for takes in there.values()) <= size
+        for user in users:
+            assert {part for part in user.running.values() if part.startswith(f"{found.id}.")} <= set(there)
+
+
+def room(card: Card, users: Sequence[User], user: User, sizes: str, only: str = "") -> bool:
+    """Whether a device has so much left, counting what somebody really has: nothing that was left by whoever was killed, as far as this
+    user can know."""
+    asked = Asked(partition.parse(sizes))
+    mine = {part for part, each in user.has().items()}
+    for found in DEVICES:
+        if only not in ("", found.id):
+            continue
+        there = {id: takes for id, takes in card.there(found.id).items() if f"{found.id}.{id}" not in mine}
+        there |= {each.part: each.takes for each in user.has().values() if each.found_id == found.id and each.rows}
+        wanted = {pool: -(-amount // 2) * 2 if pool == "cores" else amount for pool, amount in asked.amounts.items()}
+        left = {pool: size - sum(takes.get(pool, 0) for takes in there.values()) for pool, size in found.pools.items()}
+        if found.id == "b" and (set(wanted) != {"cores"} or wanted["cores"] > 4):
+            continue
+        if len(there) < found.partitions and all(amount <= left.get(pool, 0) for pool, amount in wanted.items()):
+            return True
+    return False
+
+
+SIZES = st.sampled_from(
+    ["cores=1", "cores=2", "cores=3,memory=4", "memory=9", "cores=6,memory=1", "cores=10", "cores=4"]
+)
+COMMANDS = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.sampled_from(["start", "start", "stop", "create", "delete", "foreign", "gone"]),
+        st.sampled_from("xyz"),
+        SIZES,
+        st.sampled_from(STEPS),
+    ),
+    max_size=16,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(COMMANDS)
+@example([(0, "start", "x", "cores=10", "allocate-prepared"), (0, "start", "y", "cores=10", "")])
+@example(
+    [
+        (0, "create", "x", "cores=10", "in-prepare"),
+        (0, "create", "y", "cores=10", ""),
+        (1, "create", "z", "cores=1", ""),
+    ]
+)
+def test_any_sequence(commands: list[tuple[int, str, str, str, str]]) -> None:
+    with machine() as (card, folder):
+        users = [User(folder / "one"), User(folder / "two")]
+        others = 0
+        for which, verb, name, sizes, crash in commands:
+            user = users[which]
+            if verb == "foreign":
+                others += 1
+                if room(card, users, User(folder / "nobody"), "cores=2", "a") and not any(
+                    part for each in users for part in each.has() if part.partition(".")[2] not in card.there("a")
+                ):
+                    card.put("a", f"foreign{others}", {"cores": 2})
+            elif verb == "gone":
+                for path in card.folder.glob("*.foreign*"):
+                    path.unlink()
+            elif verb in ("create", "delete") or (verb == "start") == (name not in user.running):
+                foreign = set(card.folder.glob("*.foreign*"))
+                code = user.command(verb, name, sizes, crash)
+                assert foreign == set(card.folder.glob("*.foreign*"))  # never touched
+                if code == 4 and verb == "start":
+                    assert not room(card, users, user, sizes)
+                if code == 0 and verb in ("start", "create"):  # whatever was left is gone by now
+                    assert all(each.rows for each in user.has().values())
+                    assert {part for part in user.has() if part.partition(".")[2] not in card.there(part[0])} == set()
+            in_order(card, users)
+        for user in users:
+            for name in "xyz":
+                if name in user.running:
+                    assert user.command("stop", name, "", "") == 0
+            with user.books():
+                with partitions.locked():
+                    partitions.mend()
+                for name in list(held.of(held.NAMED)):
+                    partitions.delete(name)
+                for name in "xyz":
+                    allocations.forget(name)
+                assert held.everything() == []
+        assert [path.name for path in card.folder.iterdir() if "foreign" not in path.name] == []
+
+
+# The sums alone
+
+
+AMOUNTS = st.dictionaries(st.sampled_from(["cores", "memory", "dma"]), st.integers(1, 12), min_size=1)
+
+
+@given(
+    AMOUNTS,
+    st.integers(1, 5),
+    st.lists(
+        st.one_of(st.tuples(st.just("take"), AMOUNTS), st.tuples(st.just("drop"), st.integers(0, 4))), max_size=30
+    ),
+)
+def test_sums(size: dict[str, int], most: int, steps: list[tuple[str, object]]) -> None:
+    """What is admitted fits, and what is refused does not."""
+    found = Found("a", pools=size, partitions=most)
+    given_: list[pools.Share] = []
+    for verb, what in steps:
+        if verb == "drop":
+            assert isinstance(what, int)
+            del given_[what : what + 1]
+            continue
+        assert isinstance(what, dict)
+        left = {pool: size.get(pool, 0) - sum(share.takes.get(pool, 0) for share in given_) for pool in what}
+        fits = all(amount <= left[pool] for pool, amount in what.items()) and len(given_) < most
+        try:
+            pools.admit(found, what, given_, divides=True)
+        except ConflictError:
+            assert not fits
+            continue
+        assert fits
+        given_.append(pools.Share(f"x{len(given_)}", what, str(len(given_))))
+        for pool, amount in size.items():
+            assert 0 <= pools.free(found, given_)[pool] <= amount
+
+
+@given(st.text("abc=,.0123GiB profile", max_size=30))
+def test_words(text: str) -> None:
+    """What is accepted is its own canonical form."""
+    try:
+        good = partition.parse(text)
+    except ValueError:
+        return
+    assert partition.parse(good) == good
+    asked = Asked(good)
+    assert asked.name or asked.profile or asked.amounts
+    assert all(amount > 0 for amount in asked.amounts.values())
+
+
+def test_the_smallest_profile() -> None:
+    found = Found(
+        "a",
+        pools={"cores": 100, "memory": 80},
+        partitions=7,
+        profiles={
+            "big": {"cores": 50, "memory": 40},
+            "small": {"cores": 10, "memory": 10},
+            "memory": {"cores": 10, "memory": 20},
+        },
+    )
+    assert [name for name, _ in pools.sizes(found, Asked("cores=5"))] == ["small", "memory", "big"]
+    assert [name for name, _ in pools.sizes(found, Asked("memory=11"))] == ["memory", "big"]
+    assert pools.sizes(found, Asked("profile=big")) == [("big", {"cores": 50, "memory": 40})]
+    with pytest.raises(ConflictError, match="no partition of `a` is so large") as error:
+        pools.sizes(found, Asked("memory=11,profile=small"))
+    assert "small: cores=10,memory=10" in str(error.value.hint)
+    with pytest.raises(SpecError, match="has no pool `dma`"):
+        pools.sizes(found, Asked("dma=1"))
+
+
+def twice(
+    _source: object, found: Found, takes: Mapping[str, int], _profile: str, _taken: Sequence[Partition]
+) -> tuple[Allocation, bool]:
+    return Allocation(found, takes=takes, state={"partition": "1"}), False
+
+
+def test_a_broken_plugin(tmp_path: Path) -> None:
+    """One that gives a partition away twice, or that gives less than was asked for, is found out before anything is made."""
+    asked = call.divide
+    with machine() as (card, folder), User(folder / "one").books():
+        with patch.object(call, "divide", twice):
+            allocations.settle("x", plan_of("x", "cores=2,memory=1"), starts=True)
+            with pytest.raises(HostError, match="would give away `1` twice"):
+                allocations.settle("y", plan_of("y", "cores=2,memory=1"), starts=True)
+        answer = {}, Allocation(DEVICES[0], takes={"cores": 1})
+        with (
+            patch.object(call, "_read", lambda *_: answer),
+            patch.object(call, "divide", asked),
+            pytest.raises(call.PluginError, match="it chose less of `memory` than is asked for"),
+        ):
+            allocations.settle("y", plan_of("y", "cores=1,memory=1"), starts=True)
+        assert len(card.there("a")) == 1
