@@ -89,7 +89,9 @@ class Amd(Tree):
         for index, node in enumerate(mine):
             dies = 8 // count if index < count else 0
             words = self.recorded[node] if dies else "drm_render_minor 0\n"
-            words = words.replace("simd_count 152", f"simd_count {152 * dies}\nsimd_per_cu 4").replace("num_xcc 1", f"num_xcc {dies}")
+            words = words.replace("simd_count 152", f"simd_count {152 * dies}\nsimd_per_cu 4").replace(
+                "num_xcc 1", f"num_xcc {dies}"
+            )
             (node / "properties").write_text(words)
 
     @staticmethod
