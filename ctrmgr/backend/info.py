@@ -7,7 +7,7 @@ import os
 import time
 
 from ctrmgr import state
-from ctrmgr.backend import limits, record
+from ctrmgr.backend import limits, record, usage
 from ctrmgr.errors import CtrmgrError
 from ctrmgr.host import lsm
 from ctrmgr.host.cgroup import UNIFIED
@@ -94,9 +94,19 @@ def _running(own: record.Record, plan: Sequence[Sequence[str]]) -> dict[str, obj
         "open-fds": _open_fds(*reply.open_fds()),
     }
     found["limits"] = limits.read(own, plan)
+    found["gpus"] = _gpus(own.name)
     found["processes"] = _processes(plan)
     found.update(limits.usage(plan))
     return found
+
+
+def _gpus(name: str) -> list[dict[str, object]]:
+    """Memory in use on each GPU, and how much may be, as far as the kernel and the drivers count."""
+    return [
+        {"gpu": gpu, "memory": values["gpu-memory"], "memory-limit": values["gpu-memory-limit"]}
+        for sample in usage.Sampler().sample([name])
+        for gpu, values in sample.gpus.items()
+    ]
 
 
 def _processes(plan: Sequence[Sequence[str]]) -> int:

@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ctrmgr.kernel import nvml
+
     Values = dict[str, float | None]
 
 METRICS = {
@@ -73,7 +75,7 @@ def plain(value: float | None) -> float | int | None:
 class Reading:
     """The counters of one instance at one moment. `birth` tells a run of it from the next."""
 
-    __slots__ = ("birth", "clients", "counters", "io", "links", "when")
+    __slots__ = ("birth", "clients", "counters", "io", "links", "nvidia", "when")
 
     def __init__(self, birth: int) -> None:
         self.birth = birth
@@ -82,6 +84,19 @@ class Reading:
         self.clients: dict[tuple[str, str], drm.Client] = {}
         self.io: dict[tuple[int, str], tuple[int, int]] = {}
         self.links: dict[str, tuple[int, int]] = {}
+        self.nvidia: dict[str, nvml.Limits] = {}
+        """What NVIDIA's driver counts for the instance, by the GPU's address."""
+
+
+class Plan:
+    """Of an instance's plan: the cgroup's path, the links by their names outside and inside, the limits by NVIDIA's driver."""
+
+    __slots__ = ("cgroup", "limits", "links")
+
+    def __init__(self, name: str, rows: Sequence[Sequence[str]]) -> None:
+        self.cgroup = next((row[1] for row in rows if row[0] == "cgroup"), f"{state.cgroup_parent()}/{name}")
+        self.links = [(row[2], row[3]) for row in rows if row[0] == "link"]
+        self.limits = [row for row in rows if row[0] == "gpu-limit" and row[3] == "nvml"]
 
 
 class Sampler:
@@ -93,7 +108,7 @@ class Sampler:
         host = cgroup.read()
         self._mounts = {**host.v1, **({cgroup.UNIFIED: host.unified} if host.unified else {})}
         self._before: dict[str, Reading] = {}
-        self._plans: dict[str, tuple[int, str, list[tuple[str, str]]]] = {}
+        self._plans: dict[str, tuple[int, Plan]] = {}
 
     def sample(self, wanted: Sequence[str] = ()) -> list[Usage]:
         """All running instances, or those of `wanted` that run, by name. Raises NotFoundError for one that is not there."""
@@ -115,8 +130,8 @@ class Sampler:
             found.append(usage(name, earlier if earlier and earlier.birth == now.birth else None, now))
         return found
 
-    def _plan(self, name: str) -> tuple[str, list[tuple[str, str]]]:
-        """The cgroup's path, and the links by their names outside and inside; read again only when it has changed."""
+    def _plan(self, name: str) -> Plan:
+        """Read again only when it has changed."""
         try:
             stamp = os.stat(f"{record.home(name)}/plan").st_mtime_ns
         except OSError:
@@ -124,14 +139,12 @@ class Sampler:
         known = self._plans.get(name)
         if known is None or known[0] != stamp:
             rows = record.read_plan(record.home(name))
-            path = next((row[1] for row in rows if row[0] == "cgroup"), f"{state.cgroup_parent()}/{name}")
-            known = (stamp, path, [(row[2], row[3]) for row in rows if row[0] == "link"])
-            self._plans[name] = known
-        return known[1], known[2]
+            known = self._plans[name] = (stamp, Plan(name, rows))
+        return known[1]
 
     def _read(self, name: str) -> Reading | None:
-        path, links = self._plan(name)
-        group = counters.Cgroup({hierarchy: f"{mount}/{path}" for hierarchy, mount in self._mounts.items()})
+        plan = self._plan(name)
+        group = counters.Cgroup({hierarchy: f"{mount}/{plan.cgroup}" for hierarchy, mount in self._mounts.items()})
         try:
             now = Reading(os.stat(group.folder()).st_ino)
         except OSError:
@@ -140,7 +153,7 @@ class Sampler:
         _, init, _, _ = control.ask(run, control.STATUS, timeout=PATIENCE).status()
         now.when = time.monotonic()
         now.counters = group.read()
-        for outside, inside in links:
+        for outside, inside in plan.links:
             moved = counters.link(init, outside, inside)
             if moved:
                 now.links[inside] = moved
@@ -153,6 +166,10 @@ class Sampler:
                     now.io[pid, counters.started(pid)] = done
         if _has_gpu(run):
             now.clients = drm.clients(group.processes() if pids is None else pids)
+        if plan.limits:
+            from ctrmgr.backend import gpu_limits
+
+            now.nvidia = gpu_limits.used([["cgroup", plan.cgroup], *plan.limits])
         return now
 
 
@@ -228,6 +245,9 @@ def _gpus(usage: Usage, before: Reading | None, now: Reading) -> None:
         for engine, part in drm.busy(earlier, client, now.when - before.when).items():
             sums[engine] = min(100.0, sums.get(engine, 0.0) + part)
             values["gpu-use"] = max(sums.values())
+    for device, own in now.nvidia.items():
+        values = usage.gpus.setdefault(device, dict.fromkeys(GPU_FIELDS))
+        values["gpu-memory"], values["gpu-memory-limit"] = own.used, own.hard
     charged: dict[str, list[tuple[int, int | None]]] = {}
     for region, given in now.counters.dmem.items():
         if region.startswith("drm/"):

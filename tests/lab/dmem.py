@@ -71,6 +71,7 @@ def a_gpus_memory_is_limited_and_kept() -> None:
     sh(f"({charge(20)}; sleep 600) >/dev/null 2>&1 </dev/null & sleep 0.2", name="m2")
     (sample,) = usage.Sampler().sample(["m2"])
     assert (sample.gpus[address()]["gpu-memory"], sample.gpus[address()]["gpu-memory-limit"]) == (20 * MIB, 32 * MIB)
+    assert info("m2")["gpus"] == [{"gpu": address(), "memory": 20 * MIB, "memory-limit": 32 * MIB}]
     refused = ctr("config", "set", "m2", "limits.gpu.memory=16MiB", code=5)
     assert f"{20 * MIB} bytes are in use" in refused.stderr
     assert lines("dmem.max", "m2")[region] == str(32 * MIB)

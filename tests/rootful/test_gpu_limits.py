@@ -83,6 +83,11 @@ def test_set_before_init_and_given_back(gpu: Gpu) -> None:
         "g.shares environment": ("0:0-3", "advisory", False),
         "g.priority none": ("there is none", "unsupported", False),
     }
+    gpu.ctr.env["NVML_USED"] = str(5 * MIB)
+    (used,) = json.loads(gpu.ctr("info", "c1", "--format", "json").stdout)["gpus"]
+    assert used == {"gpu": GPU, "memory": 5 * MIB, "memory-limit": 64 * MIB}
+    (line,) = gpu.ctr("top", "--once", "--format", "json").stdout.splitlines()
+    assert json.loads(line)["instances"][0]["gpus"] == [{**used, "use": None}]
     gpu.quantum.write_text("99")
     assert gpu.limits()["g.shares sysfs"] == ("99", "not in force", False)
     gpu.ctr("stop", "c1", "--force")
