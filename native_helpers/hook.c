@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define PATH_SIZE 4096
@@ -76,14 +77,36 @@ static void undo_symlink(const char *target, const char *link)
 		unlink(link);
 }
 
+/* What a file had before, on the file itself; of nodes, which go with their device, it cannot be kept. */
+#define MODE_BEFORE "user.ctrmgr.mode"
+
+static void undo_chmod(const char *mode, const char *path)
+{
+	unsigned long bits = strtoul(mode, NULL, 8), before;
+	char text[8] = "";
+	struct stat s;
+
+	if (getxattr(path, MODE_BEFORE, text, sizeof(text) - 1) <= 0)
+		return;
+	before = strtoul(text, NULL, 8);
+	if (!stat(path, &s) && (s.st_mode & 07777) == bits && before <= 07777) /* else the instance's own choice */
+		(void)!chmod(path, (mode_t)before);
+	removexattr(path, MODE_BEFORE);
+}
+
 static void do_chmod(const char *mode, const char *path)
 {
-	char *end;
+	char *end, before[8];
+	struct stat s;
 	unsigned long bits = strtoul(mode, &end, 8);
 
 	errno = EINVAL;
 	if (*end || !*mode || bits > 07777)
 		die("the mode `%s`", mode);
+	if (!stat(path, &s) && (s.st_mode & 07777) != bits) {
+		snprintf(before, sizeof(before), "%04o", s.st_mode & 07777);
+		setxattr(path, MODE_BEFORE, before, strlen(before), XATTR_CREATE); /* of several, the first counts */
+	}
 	if (chmod(path, (mode_t)bits))
 		die("the mode of `%s`", path);
 }
@@ -183,8 +206,7 @@ int main(int argc, char **argv)
 		if (!strcmp(word[0], "symlink") && words == 3) {
 			(undo ? undo_symlink : do_symlink)(word[1], word[2]);
 		} else if (!strcmp(word[0], "chmod") && words == 3) {
-			if (!undo)
-				do_chmod(word[1], word[2]);
+			(undo ? undo_chmod : do_chmod)(word[1], word[2]);
 		} else if (!strcmp(word[0], "ldcache") && words > 1) {
 			char path[PATH_SIZE];
 

@@ -56,6 +56,27 @@ def test_at_launch_and_at_each_start(vendor: Ctr) -> None:
     assert look(vendor) == [""]
 
 
+def test_a_mode_is_given_back(vendor: Ctr) -> None:
+    """What a chmod hook has set, it had before; what the instance has chosen since is its own."""
+    hook = {"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", "chmod", "--mode", "755", "--path", "/etc/passwd,/etc/group"]}  # fmt: skip
+    spec = {"cdiVersion": "0.6.0", "kind": "vendor.com/mode", "devices": [{"name": "m", "containerEdits": {"hooks": [hook]}}]}  # fmt: skip
+    (vendor.folder / "xdg/cdi/mode.json").write_text(json.dumps(spec))
+    vendor("launch", "builtin:busybox", "c1", "-p", "no-network")
+
+    def modes() -> list[str]:
+        return vendor("exec", "c1", "stat", "-c", "%a", "/etc/passwd", "/etc/group").stdout.split()
+
+    before = modes()
+    assert before != ["755", "755"]
+    vendor("attach-device", "c1", "vendor.com/mode=m")
+    assert modes() == ["755", "755"]
+    vendor("restart", "--force", "c1")
+    assert modes() == ["755", "755"]
+    vendor("exec", "c1", "chmod", "700", "/etc/group")
+    vendor("detach-device", "c1", "vendor.com/mode=m")
+    assert modes() == [before[0], "700"]
+
+
 def test_groups_that_come_with_it(vendor: Ctr) -> None:
     """Every command has them besides its own, whoever runs it; so has init, from the next start."""
     edits = {"deviceNodes": [{"path": "/dev/vendor/g", "hostPath": "/dev/fuse", "gid": 4711, "fileMode": 0o660}], "additionalGids": [4711]}  # fmt: skip
