@@ -8,7 +8,7 @@ import stat
 from functools import partial
 
 from ctrmgr import state
-from ctrmgr.backend import checkup, record, repair
+from ctrmgr.backend import checkup, record, repair, upgrades
 from ctrmgr.backend.checkup import NOTE, OK, WRONG, Finding
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
 from ctrmgr.host import cgroup
@@ -94,6 +94,7 @@ def _running(name: str, plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
             name, "monitor", NOTE, "is of another build than the one installed", hint=f"`ctrmgr restart {name}`"
         )
     yield from _programs(name, plan)
+    yield from upgrades.findings(name, plan)
     for device in attached:
         if device.kind in ("char", "block") and not device.suspended:
             wrong = _node(init, device, plan)

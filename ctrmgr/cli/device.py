@@ -18,6 +18,10 @@ def asked(args: Args) -> tuple[str, dict[str, str]]:
     """The device's name and keys: `NAME KEY=VALUE…`, or only the host's node or a CDI device."""
     from ctrmgr.backend import devices
 
+    if len(args.positional) == 1:
+        from ctrmgr.cli import choosing
+
+        return choosing.choose(args.positional[0])
     device, *words = args.positional[1:]
     keys = pairs(words, "KEY=VALUE")
     if device.startswith("/") or ("/" in device.partition("=")[0] and "type" not in keys):
@@ -131,7 +135,8 @@ COMMANDS = (
             INSTANCE,
             Argument(
                 "NAME|NODE",
-                "a name for it, or only the host's node (`/dev/fuse`) or a CDI device (`vendor.com/class=name`)",
+                "a name for it, or only the host's node (`/dev/fuse`) or a CDI device (`vendor.com/class=name`); without it, on a terminal, you choose",
+                required=False,
                 complete="file",
             ),
             Argument(

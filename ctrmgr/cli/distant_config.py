@@ -302,6 +302,10 @@ def config_unset(args: Args) -> None:
 
 
 def run_attach(args: Args) -> None:
+    if len(args.positional) == 1:
+        raise SpecError(
+            "which device? A server's are not listed here", hint="NAME KEY=VALUE…, or a node of its machine"
+        )
     word, device, *given = args.positional
     keys = pairs(given, "KEY=VALUE")
     if device.startswith("/"):

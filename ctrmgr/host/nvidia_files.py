@@ -49,13 +49,14 @@ class Files:
         self.links: list[tuple[str, str]] = []
 
 
-def _library(word: str) -> str:
+def library(word: str) -> str:
+    """The name of a library, without its version."""
     return f"lib{word}.so" if word in WHOLE else f"libnvidia-{word}.so"
 
 
 def find(capabilities: set[str], version: str, root: str = "/", machine: str = "") -> Files:
     """What this driver's programs need for these capabilities; what a release does not have is left out."""
-    wanted = {_library(word) for each in capabilities for word in LIBRARIES.get(each, ())}
+    wanted = {library(word) for each in capabilities for word in LIBRARIES.get(each, ())}
     found = libraries.find(wanted, version, root, machine)
     files = Files()
     for name in sorted(found):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrmgr.backend import checkup
+from ctrmgr.backend import checkup, upgrades
 from ctrmgr.backend.checkup import Finding
 
 FILES = {
@@ -87,3 +87,21 @@ def test_one_thing_is(root: Path, file: str, text: str | None, status: str, says
     assert found.status == status
     if status == "wrong":
         assert found.hint
+
+
+@pytest.mark.parametrize(
+    ("loaded", "said"),
+    [("535.129.03", None), ("550.54.15", "is of 550.54.15 now, and it was given libraries of 535.129.03"), ("", "is not loaded")],
+)  # fmt: skip
+def test_a_driver_that_was_upgraded(tmp_path: Path, loaded: str, said: str | None) -> None:
+    """The first line is as open and closed modules write it; libraries of others have versions of their own."""
+    first = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {loaded}  Thu Oct 19 18:56:32 UTC 2023\n"
+    if loaded:
+        write(tmp_path, "proc/driver/nvidia/version", first)
+    folder = "/usr/lib/x86_64-linux-gnu"
+    sources = ["libcuda.so.535.129.03", "libnvidia-ml.so.535.129.03", "libvendor.so.1.2.3", "libcuda.so.1"]
+    plan = [["bind", "gpu0", f"{folder}/{name}", f"{folder}/{name}", "ro"] for name in sources]
+    found = [finding.text for finding in upgrades.findings("c1", plan, str(tmp_path))]
+    assert len(found) == (said is not None)
+    assert all(said is not None and said in text for text in found)
+    assert list(upgrades.findings("c1", plan[2:], str(tmp_path))) == []
