@@ -11,7 +11,18 @@ from ctrmgr.devices import driver
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
-from ctrmgr.plan import device_limits, folders, gpu_limits, limits, link_limits, rlimits, seccomp, sysctl, template
+from ctrmgr.plan import (
+    device_limits,
+    folders,
+    gpu_limits,
+    limits,
+    link_limits,
+    numa,
+    rlimits,
+    seccomp,
+    sysctl,
+    template,
+)
 from ctrmgr.spec import capabilities, device, keys, profile, values
 from ctrmgr.spec import limits as limit_keys
 
@@ -83,6 +94,7 @@ def compile_template(
             device_limits.__file__,
             gpu_limits.__file__,
             link_limits.__file__,
+            numa.__file__,
             rlimits.__file__,
             sysctl.__file__,
             seccomp.default_policy_path(),
@@ -157,7 +169,6 @@ def build(
     rows += [["@config", key, value] for key, value in sorted(config.items())]
     rows += _ids(config)
     rows.append(["layer", image.rootfs])
-    rows += limits.rows(config, host)
     refused = {key for key, _ in problems}
     usable = {
         name: {key: value for key, value in given.items() if f"{name}.{key}" not in refused}
@@ -165,6 +176,8 @@ def build(
         if name not in refused
     }
     device_rows = [row for name, given in usable.items() for row in parts.rows(name, given, host.root)]
+    config = numa.placed(config, device_rows, host)
+    rows += limits.rows(config, host)
     best_effort = config.get("limits.enforcement") == "best-effort"
     device_rows = device_limits.resolve(device_rows, host, best_effort=best_effort)
     device_rows = gpu_limits.resolve(device_rows, gpu_limits.defaults(config), host, best_effort=best_effort)

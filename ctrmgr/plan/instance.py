@@ -188,6 +188,8 @@ def fill(
             continue
         if row[0] == "@cpus":
             plan.append(_cpus(row, claims))
+        elif row[0] == "@numa":
+            plan.append(_numa(row, claims))
         elif row[0][0] != "@":
             plan.append(list(row))
         if row[0] == "net":
@@ -209,6 +211,18 @@ def _cpus(row: Sequence[str], claims: Claims) -> list[str]:
     first = claims.base // claims.size * count
     chosen = sorted({int(online[(first + step) % len(online)]) for step in range(count)})
     return ["cgroup-file", row[2], "cpuset.cpus", ",".join(map(str, chosen))]
+
+
+def _numa(row: Sequence[str], claims: Claims) -> list[str]:
+    """One node for all that is written about it, in turn; of its CPUs those that the next instance on it does not get."""
+    nodes = [word.split("=") for word in row[4].split(";")]
+    turn, count = claims.base // claims.size, int(row[2])
+    node, cpus = nodes[turn % len(nodes)]
+    if row[1] == "cpuset.mems":
+        return ["cgroup-file", row[3], row[1], node]
+    if count:
+        return _cpus(["@cpus", str(count), row[3], cpus], Claims(turn // len(nodes), 1, []))
+    return ["cgroup-file", row[3], row[1], cpus]
 
 
 def _maps(template: Sequence[Sequence[str]], claims: Claims) -> list[list[str]]:

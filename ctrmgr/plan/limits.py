@@ -77,6 +77,9 @@ def _rows(key: str, limit: Limit, config: Mapping[str, str], host: Host) -> Iter
                 continue
             raise UnsupportedError(f"`{key}` cannot be enforced here: {limit.absent}", hint=BEST_EFFORT)
         count, of, cpus = value.partition(" of ")
+        if count.endswith(" numa"):
+            yield ["@numa", name, count.removesuffix(" numa"), hierarchy, cpus]
+            continue
         if of:
             # Which ones is chosen for each instance, in turn: see instance.fill.
             yield ["@cpus", count, hierarchy, cpus]
@@ -147,6 +150,8 @@ def _place(row: Sequence[str]) -> tuple[str, ...]:
     """What a row sets; two rows that set the same cannot both hold."""
     if row[0] == "@cpus":
         return (row[2], "cpuset.cpus", "")
+    if row[0] == "@numa":
+        return (row[3], row[1], "")
     return (row[1], row[2], _subject(row[2], row[3]))
 
 

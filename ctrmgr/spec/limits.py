@@ -112,6 +112,8 @@ def _given(ask: Ask) -> str:
 
 def _cpus(ask: Ask) -> str:
     """The set, or `COUNT of SET`: then `plan.instance` chooses for each instance, in turn."""
+    if ask.config.get("limits.cpu.nodes") == "balanced":
+        return _balanced(ask)
     online = [cpu for cpu in ask.host.cpus if cpu in _node_cpus(ask)]
     value = ask.config.get("limits.cpu", "")
     if not value:
@@ -134,7 +136,7 @@ def _cpus(ask: Ask) -> str:
 
 
 def _node_cpus(ask: Ask) -> tuple[int, ...]:
-    value = ask.config.get("limits.cpu.nodes", "")
+    value = _said_nodes(ask)
     if not value:
         return ask.host.cpus
     found: list[int] = []
@@ -148,8 +150,31 @@ def _node_cpus(ask: Ask) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _nodes(ask: Ask) -> str | None:
+def _balanced(ask: Ask) -> str:
+    """`COUNT numa of NODE=SET;…`: `plan.instance` chooses the node for each instance, in turn, and of it as many CPUs (0: all)."""
+    value = ask.config.get("limits.cpu", "0")
+    if not value.isdecimal():
+        raise SpecError("`limits.cpu` says which CPUs, `limits.cpu.nodes: balanced` that they are to be chosen")
+    nodes = {node: cpus for node, cpus in ask.host.nodes.items() if cpus and len(cpus) >= int(value)}
+    if not nodes:
+        most = max(map(len, ask.host.nodes.values()), default=0)
+        raise HostError(
+            f"`limits.cpu`: no NUMA node has {value} CPUs",
+            hint=f"the largest has {most}; or leave `limits.cpu.nodes` out",
+        )
+    return f"{value} numa of " + ";".join(f"{node}={','.join(map(str, cpus))}" for node, cpus in nodes.items())
+
+
+def _said_nodes(ask: Ask) -> str:
+    """`devices` is what `plan.numa` has put there; where nobody has looked at devices, it says nothing yet."""
     value = ask.config.get("limits.cpu.nodes", "")
+    return "" if value == "devices" else value
+
+
+def _nodes(ask: Ask) -> str | None:
+    value = _said_nodes(ask)
+    if value == "balanced":
+        return _balanced(ask)
     # A v1 cpuset takes no process before it has memory nodes; on cgroup2 it has its parent's.
     return value or (None if ask.unified else ",".join(map(str, ask.host.nodes)))
 
@@ -371,7 +396,8 @@ SWAP = (
 LIMITS = (
     Limit("limits.cpu", "CPUs", "a number of CPUs, or which ones (`0-3,6`)", parse=values.cpus, controller="cpuset",
           v2=(File("cpuset.cpus", _cpus),), v1=(File("cpuset.mems", _nodes), File("cpuset.cpus", _cpus))),
-    Limit("limits.cpu.nodes", "NUMA nodes", "whose CPUs and whose memory (`0`, `0-1`)", parse=values.nodes,
+    Limit("limits.cpu.nodes", "NUMA nodes", "whose CPUs and whose memory (`0`, `0-1`); `balanced`: one, in turn; ours, `devices`: "
+          "those that its devices are at", parse=values.nodes,
           controller="cpuset", v2=(File("cpuset.mems", _nodes), File("cpuset.cpus", _cpus)),
           v1=(File("cpuset.mems", _nodes), File("cpuset.cpus", _cpus))),
     Limit("limits.cpu.allowance", "share or quota", "`50%`: share under contention; `20ms/100ms`: hard quota",

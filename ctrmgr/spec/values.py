@@ -120,11 +120,13 @@ def expand_cpus(value: str) -> list[int]:
 
 
 def nodes(value: str) -> str:
-    """NUMA nodes: `0`, `0-1`, `0,2`."""
+    """NUMA nodes: `0`, `0-1`, `0,2`; `balanced` or `devices`."""
+    if value in ("balanced", "devices"):
+        return value
     try:
         return cpu_list(value)
     except ValueError:
-        raise ValueError("is not a set of NUMA nodes, such as 0 or 0-1") from None
+        raise ValueError("is not a set of NUMA nodes, such as 0 or 0-1, nor `balanced` or `devices`") from None
 
 
 def amount(value: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ctrmgr.host.machine import Host
+from ctrmgr.spec import values
 from tests.conftest import Ctr
 
 OFFLINE = ("-p", "no-network")
@@ -220,3 +223,20 @@ def test_disk_limits_of_an_instance_that_began_without(ctr: Ctr, disks: list[str
     else:
         ctr("attach-device", *wish)
     assert 1.5 < seconds(ctr, "c1", "d", 16) < 6
+
+
+@pytest.mark.parametrize("value", ["balanced", "devices"])
+def test_a_numa_node_of_its_own(ctr: Ctr, value: str) -> None:
+    """Wherever its devices are, on a machine with one node it is that."""
+    nodes = Host().nodes
+    if value == "devices" and len(nodes) > 1:
+        said = ctr("launch", "builtin:busybox", "c1", "-p", "no-network", "-c", f"limits.cpu.nodes={value}", code=5)
+        assert "none of its devices" in said.stderr
+        return
+    ctr("launch", "builtin:busybox", "c1", "-p", "no-network", "-c", f"limits.cpu.nodes={value}")
+    status = ctr("exec", "c1", "--", "cat", "/proc/self/status").stdout
+    allowed = re.findall(r"^(?:Cpus|Mems)_allowed_list:\s*(.+)$", status, re.MULTILINE)
+    assert int(allowed[1]) in nodes
+    assert tuple(values.expand_cpus(allowed[0])) == nodes[int(allowed[1])]
+    held = limits(ctr)
+    assert held and all(limit["enforced"] for limit in held.values())

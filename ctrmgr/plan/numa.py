@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`limits.cpu.nodes: devices` → the NUMA nodes that the instance's devices are at. Cold."""
+
+from __future__ import annotations
+
+from ctrmgr.errors import HostError
+from ctrmgr.host import pci, sysfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ctrmgr.host.machine import Host
+
+    Rows = Sequence[Sequence[str]]
+
+KEY, DEVICES = "limits.cpu.nodes", "devices"
+
+
+def placed(config: Mapping[str, str], rows: Rows, host: Host) -> Mapping[str, str]:
+    """The configuration with the nodes of the devices (in their plan's `rows`) in place of `devices`.
+
+    Raises HostError when none of them says where it is, on a machine with several nodes.
+    """
+    if config.get(KEY) != DEVICES:
+        return config
+    found = sorted(_nodes(rows, host) & set(host.nodes))
+    if not found and len(host.nodes) == 1:
+        found = list(host.nodes)
+    if not found:
+        raise HostError(
+            f"`{KEY}: {DEVICES}`: none of its devices is at a NUMA node that is known now",
+            hint="name the nodes, or `balanced`; devices that are chosen at the start (`type: any`) are not known yet",
+        )
+    return {**config, KEY: ",".join(map(str, found))}
+
+
+def _nodes(rows: Rows, host: Host) -> set[int]:
+    return {node for node in (_node(address, host) for row in rows for address in _addresses(row, host)) if node >= 0}
+
+
+def _addresses(row: Sequence[str], host: Host) -> list[str]:
+    """The PCI functions that a row tells of: what is leased, and the disk that it must still be."""
+    if row[0] == "lease":
+        kind, _, id = row[2].partition(":")
+        return [id.partition("/")[0]] if kind in ("pci", "rdma") else []
+    if row[0] == "identity" and row[2].startswith("/sys/block/"):
+        return [pci.above(f"{host.root.rstrip('/')}{row[2].rpartition('/')[0]}")]
+    return []
+
+
+def _node(address: str, host: Host) -> int:
+    link = f"{host.root.rstrip('/')}/sys/bus/pci/devices/{address}"
+    return sysfs.number(f"{link}/numa_node") if pci.is_address(address) else -1
