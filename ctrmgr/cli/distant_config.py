@@ -25,6 +25,10 @@ class Asked:
 
     def __init__(self, server: Server, name: str, image: str, profiles: list[str], made: Translated) -> None:
         self.server, self.name, self.image, self.profiles, self.made = server, name, image, profiles, made
+        self.target = ""
+        """The member of a cluster that it goes to; "": the server chooses."""
+        self.verify: Callable[[], None] | None = None
+        """Asked once it is there; when it raises, the instance goes again."""
 
 
 def asked(args: Args) -> Asked:
@@ -177,7 +181,10 @@ def make(wanted: Asked, source: Mapping[str, object], *, ephemeral: bool) -> Non
         config=made.config,
         devices=first,
         ephemeral=ephemeral,
+        target=wanted.target,
     )
+    if wanted.verify:
+        instances.finish(wanted.server, wanted.name, wanted.verify)
     if later:
         instances.finish(wanted.server, wanted.name, lambda: _named(wanted, later))
 
@@ -222,27 +229,38 @@ def _uploaded(server: Server, found: object, alias: str) -> str:
 
 
 def run_create(args: Args) -> None:
-    wanted = asked(args)
-    if args.flag("dry-run"):
-        _show(wanted)
-        return
-    _create(args, wanted)
-    print(instances.label(wanted.server, wanted.name))
+    _made(args, lambda wanted: _create(args, wanted))
 
 
 def run_launch(args: Args) -> None:
+    def launch(wanted: Asked) -> None:
+        _create(args, wanted)
+        instances.finish(wanted.server, wanted.name, lambda: instances.start(wanted.server, wanted.name))
+
+    _made(args, launch)
+
+
+def _made(args: Args, action: Callable[[Asked], None]) -> None:
     wanted = asked(args)
-    if args.flag("dry-run"):
+    if args.flag("target"):
+        from ctrmgr.cli import distant_target
+
+        distant_target.place(args, wanted, action, _show)
+    elif args.flag("policy") or args.flag("explain"):
+        raise SpecError("`--policy` and `--explain` are about a cluster", hint="`--target auto` chooses a member")
+    elif args.flag("dry-run"):
         _show(wanted)
-        return
-    _create(args, wanted)
-    instances.finish(wanted.server, wanted.name, lambda: instances.start(wanted.server, wanted.name))
-    print(instances.label(wanted.server, wanted.name))
+    else:
+        action(wanted)
+    if not args.flag("dry-run"):
+        print(instances.label(wanted.server, wanted.name))
 
 
 def _show(wanted: Asked) -> None:
     """What the server would get."""
     print(_yaml(wanted.profiles, wanted.made.config, wanted.made.devices), end="")
+    if wanted.target:
+        print(f"target: {wanted.target}")
 
 
 def _yaml(profiles: object, config: object, own: object) -> str:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 
 def wish(args: Args) -> create.Wish:
+    for name in ("target", "policy", "explain"):
+        if args.flag(name):
+            raise SpecError(f"`--{name}` is for clusters", hint=f"`{args.positional[0]} REMOTE:NAME`")
     devices: dict[str, dict[str, str]] = {}
     for word in args.all("device"):
         name, comma, keys = word.partition(",")
@@ -90,6 +93,15 @@ OPTIONS = (
     Option("device", "add a device: NAME,type=…,KEY=VALUE,…", short="d", metavar="DEVICE", repeat=True),
     Option("ephemeral", "delete it when it stops", short="e"),
     Option("ignore-unsupported", "leave out what this host or backend cannot do, and say so"),
+    Option(
+        "target",
+        "of a cluster: this member, one of a group, or the one that has what is asked for",
+        metavar="MEMBER|@GROUP|auto",
+    ),
+    Option(
+        "policy", "fill members one after the other, or all alike", metavar="POLICY", choices=("packing", "spreading")
+    ),
+    Option("explain", "each member with its score, or why it cannot be; with --dry-run on stdout"),
 )
 COMMANDS = (
     Command("launch", "make an instance and start it", run_launch, arguments=ARGUMENTS, options=OPTIONS),

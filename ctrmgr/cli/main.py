@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 VERBS = {
     "attach-device": "device",
     "cdi": "cdi",
+    "cluster": "cluster",
     "completion": "completion",
     "config": "config",
     "console": "logs",

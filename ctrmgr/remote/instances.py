@@ -328,8 +328,9 @@ def create(
     config: Mapping[str, str],
     devices: Mapping[str, Mapping[str, str]],
     ephemeral: bool = False,
+    target: str = "",
 ) -> None:
-    """Raises ConflictError when there is one of the name; nothing is left of one that could not be made."""
+    """`target` is a member of a cluster. Raises ConflictError when there is one of the name; nothing is left of one that could not be made."""
     data = {
         "name": name,
         "source": source,
@@ -340,7 +341,8 @@ def create(
         "type": "container",
     }
     try:
-        server.change("POST", "/instances", data, doubt=doubt(server, name, "made"))
+        query = {"target": target} if target else None
+        server.change("POST", "/instances", data, query=query, doubt=doubt(server, name, "made"))
     except KeyboardInterrupt:
         _removed(server, name)
         raise

@@ -232,6 +232,13 @@ def cgroups() -> set[Path]:
     return {path for pattern in ("lxc.*", "*/lxc.*") for path in top.glob(pattern)}
 
 
+def remove_cgroups(left: set[Path]) -> None:
+    for path in left:
+        for folder, *_ in os.walk(path, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+
+
 @contextlib.contextmanager
 def started(kinds: Sequence[type[Daemon]], scratch: Path) -> Iterator[list[Daemon]]:
     """Servers with an image `tiny`."""
@@ -247,10 +254,7 @@ def started(kinds: Sequence[type[Daemon]], scratch: Path) -> Iterator[list[Daemo
     finally:
         for daemon in found:
             daemon.stop()
-        for path in cgroups() - before:
-            for folder, *_ in os.walk(path, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(folder)
+        remove_cgroups(cgroups() - before)
 
 
-__all__ = ("ADDRESS", "ROOT", "Daemon", "Incus", "Lxd", "Remote", "cgroups", "started")
+__all__ = ("ADDRESS", "ROOT", "Daemon", "Incus", "Lxd", "Remote", "cgroups", "remove_cgroups", "started", "tiny_image")
