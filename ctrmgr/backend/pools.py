@@ -29,8 +29,9 @@ class Share:
 def shares(kind: str, found: str, taken: Sequence[Held], there: Sequence[Partition] | None) -> list[Share]:
     """All that a device has given. What is on disk counts whether it is made already or not; `there` is what the hardware says, of
     which that counts that nobody here knows: another user's, or another program's."""
+    made = {each.id for each in there or ()}
     own = [
-        Share(each.owner, each.takes, each.part, each)
+        Share(each.owner, each.takes, each.part or (each.token if each.token in made else ""), each)
         for each in taken
         if (each.type, each.found_id) == (kind, found) and not each.uses
     ]

@@ -18,9 +18,9 @@ POOLS = ("type", "device", "model", "pools", "free", "partitions", "profiles")
 
 
 def run_list(args: Args) -> None:
-    from ctrmgr.backend import partitions
+    from ctrmgr.backend import partition_list
 
-    listed, pools, wrong = partitions.overview()
+    listed, pools, wrong = partition_list.overview()
     for error in wrong:
         print(f"warning: {error.message}", file=sys.stderr)
     if args.flag("pools"):
