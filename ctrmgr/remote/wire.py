@@ -41,7 +41,7 @@ class ChangedError(BackendError):
 class Target:
     """Where a server is and how it is known."""
 
-    __slots__ = ("certificate", "context", "identity", "name", "url")
+    __slots__ = ("certificate", "context", "identity", "name", "session", "url")
 
     def __init__(
         self, name: str, url: str, *, certificate: bytes = b"", identity: tuple[str, str] | None = None
@@ -53,6 +53,8 @@ class Target:
         """The files of our own certificate and key."""
         self.context: ssl.SSLContext | None = None
         """Made once: an `exec` opens five connections."""
+        self.session: ssl.SSLSession | None = None
+        """Of the last of them: the next need not prove everything again."""
 
     @property
     def path(self) -> str:
@@ -132,7 +134,7 @@ def secured(target: Target, plain: socket.socket) -> socket.socket:
     target.context = context = target.context or _context(target)
     secure: ssl.SSLSocket | None = None
     try:
-        secure = context.wrap_socket(plain, server_hostname=target.address[0])
+        secure = context.wrap_socket(plain, server_hostname=target.address[0], session=target.session)
         if secure.getpeercert(True) != target.certificate:
             raise ssl.SSLCertVerificationError("another certificate of the same key")
     except ssl.SSLCertVerificationError as error:
@@ -278,6 +280,7 @@ class Connection:
                 for block in body:
                     connected.sendall(block)
             status, found = self._head()
+            self.target.session = getattr(connected, "session", None)  # a ticket comes with the first answer
         except (OSError, ValueError) as error:
             self.close()
             raise self._gone(error) from error

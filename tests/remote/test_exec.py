@@ -11,6 +11,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 import time
@@ -152,3 +153,19 @@ def test_terminal(c1: Remote) -> None:
     assert termios.tcgetattr(inner) == before
     os.close(inner)
     os.close(outer)
+
+
+def test_a_second_connection_resumes(https: Remote) -> None:
+    """A command needs five connections: only the first is a whole handshake, and each is compared with the pinned certificate."""
+    script = (
+        "from ctrmgr.remote.server import open_server\n"
+        "server = open_server('host')\n"
+        "for _ in range(3):\n"
+        "    server.get('')\n"
+        "    found = server.connection.socket\n"
+        "    print(found.session_reused, found.getpeercert(True) == server.target.certificate)\n"
+        "    server.connection.close()\n"
+    )
+    words = [*https.daemon.inside(), sys.executable, "-c", script]
+    done = subprocess.run(words, env=https.env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False True\nTrue True\nTrue True\n", "")
