@@ -44,12 +44,14 @@ enum ctl_holders { CTL_REPORT = 0, CTL_REFUSE = 1, CTL_FREEZE_HOLDERS = 2, CTL_K
 enum ctl_device_type {
 	CTL_CHAR = 1,
 	CTL_BLOCK = 2,
-	CTL_BIND = 3,        /* path: anywhere inside, access: READ, with WRITE and EXEC where allowed */
-	CTL_ENV = 4,         /* text: KEY=VALUE */
-	CTL_HOOK = 5,        /* text: words, which the monitor keeps for whoever detaches */
-	CTL_SHARE = 6,       /* path: of a part of another device's, which becomes this one's when that is detached */
-	CTL_RULE = 7,        /* text: words, of which nodes of the host's come and go; owner, mode, access: theirs */
-	CTL_GROUP = 11,      /* text: `=` and the number of a group inside, which commands have besides their own */
+	CTL_BIND = 3,   /* path: anywhere inside, access: READ, with WRITE and EXEC where allowed */
+	CTL_ENV = 4,    /* text: KEY=VALUE */
+	CTL_HOOK = 5,   /* text: words, which the monitor keeps for whoever detaches */
+	CTL_SHARE = 6,  /* path: of a part of another device's, which becomes this one's when that is detached */
+	CTL_RULE = 7,   /* text: words, of which nodes of the host's come and go; owner, mode, access: theirs */
+	CTL_NETDEV = 8, /* path: its name inside; text: the host's link, hardware address, mtu; "" and 0: as it is */
+	CTL_RDMA = 9,   /* path: an RDMA device, the instance's alone where the host keeps them apart */
+	CTL_GROUP = 11, /* text: `=` and the number of a group inside, which commands have besides their own */
 	CTL_FILESYSTEM = 10, /* as CTL_BIND; text: type, options, name; fd: block device, if it is on one */
 };
 enum ctl_access {

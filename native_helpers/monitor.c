@@ -120,6 +120,8 @@ static _Noreturn void finish(struct monitor *m)
 	record_exit(m);
 	mount_end(m);
 	cgroups_remove(m);
+	links_return(m);
+	links_repair(m);
 	if (wants_restart(m)) {
 		control_end(m);
 		restart(m);

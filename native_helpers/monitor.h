@@ -85,7 +85,8 @@ int monitor_open(struct monitor *m, struct failure *f);
 /* start.c */
 int monitor_start(struct monitor *m, struct failure *f);
 void state_write(struct monitor *m, bool frozen);
-void monitor_clean(struct monitor *m); /* cgroups, what the run directory holds */
+void monitor_clean(struct monitor *m);                    /* cgroups, links, what the run directory holds */
+int start_namespace(struct monitor *m, const char *kind); /* a descriptor of init's, by the kernel's name for it */
 
 /* cgroups.c */
 int cgroups_find(struct monitor *m, struct failure *f);
@@ -159,6 +160,11 @@ void fence_number(struct monitor *m, const struct ctl_device *d, bool closed);
 
 /* parameter.c: `detail` says what it was before. */
 int parameter_set(struct monitor *m, const char *name, const char *value, struct failure *f);
+
+/* links.c, links_repair.c: links of the host's that are the instance's for a while. */
+int links_record(struct monitor *m);  /* which, and what they were, for whoever must bring them back without us */
+void links_return(struct monitor *m); /* all of them */
+void links_repair(struct monitor *m); /* by the record */
 
 /* mend.c */
 int mend_filter(struct monitor *m, struct failure *f);

@@ -5,23 +5,44 @@
 #include <linux/if_addr.h>
 #include <linux/if_link.h>
 #include <net/if.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-int netlink_open(struct netlink *n)
+int netlink_open_protocol(struct netlink *n, int protocol)
 {
 	static const int on = 1;
 
 	memset(n, 0, sizeof(*n));
-	n->fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+	n->fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, protocol);
 	if (n->fd < 0)
 		return -errno;
 	/* Errors come without a copy of the message: their answers all fit the receive buffer. */
 	setsockopt(n->fd, SOL_NETLINK, NETLINK_CAP_ACK, &on, sizeof(on));
 	return 0;
+}
+
+int netlink_open(struct netlink *n)
+{
+	return netlink_open_protocol(n, NETLINK_ROUTE);
+}
+
+int netlink_open_in(struct netlink *n, int protocol, int netns, int own)
+{
+	int error;
+
+	memset(n, 0, sizeof(*n));
+	n->fd = -1;
+	if (setns(netns, CLONE_NEWNET))
+		return -errno;
+	error = netlink_open_protocol(n, protocol);
+	if (setns(own, CLONE_NEWNET))
+		abort(); /* what we do next would be done to somebody else's network */
+	return error;
 }
 
 void netlink_close(struct netlink *n)
@@ -136,17 +157,48 @@ static void read_kind(struct rtattr *info, char kind[16])
 			snprintf(kind, 16, "%.*s", (int)RTA_PAYLOAD(a), (char *)RTA_DATA(a));
 }
 
-int netlink_find(struct netlink *n, const char *name, struct netlink_link *out)
+void netlink_read(const struct nlmsghdr *answer, struct netlink_link *out)
+{
+	struct ifinfomsg *link = NLMSG_DATA(answer);
+	int length = IFLA_PAYLOAD(answer);
+
+	memset(out, 0, sizeof(*out));
+	out->index = link->ifi_index;
+	out->flags = link->ifi_flags;
+	for (struct rtattr *a = IFLA_RTA(link); RTA_OK(a, length); a = RTA_NEXT(a, length)) {
+		size_t size = RTA_PAYLOAD(a);
+		const char *text = RTA_DATA(a);
+
+		switch (a->rta_type) {
+		case IFLA_LINKINFO: read_kind(a, out->kind); break;
+		case IFLA_IFNAME: snprintf(out->name, sizeof(out->name), "%.*s", (int)size, text); break;
+		case IFLA_PARENT_DEV_NAME: snprintf(out->device, sizeof(out->device), "%.*s", (int)size, text); break;
+		case IFLA_MTU: memcpy(&out->mtu, text, sizeof(out->mtu)); break;
+		case IFLA_MASTER: memcpy(&out->master, text, sizeof(out->master)); break;
+		case IFLA_ADDRESS:
+			out->address_size = size < sizeof(out->address) ? (uint32_t)size : sizeof(out->address);
+			memcpy(out->address, text, out->address_size);
+			break;
+		case IFLA_PERM_ADDRESS:
+			memcpy(out->permanent, text, size < sizeof(out->permanent) ? size : sizeof(out->permanent));
+			break;
+		}
+	}
+}
+
+static int find(struct netlink *n, const char *name, int index, struct netlink_link *out)
 {
 	_Alignas(NLMSG_ALIGNTO) char buffer[16384];
 	struct nlmsghdr *answer = (struct nlmsghdr *)buffer;
-	struct ifinfomsg *link = NLMSG_DATA(answer);
+	struct ifinfomsg *wanted;
 	int length;
 
 	memset(out, 0, sizeof(*out));
-	netlink_begin(n, "find the link", RTM_GETLINK, 0, sizeof(struct ifinfomsg));
+	wanted = netlink_begin(n, "find the link", RTM_GETLINK, 0, sizeof(*wanted));
+	wanted->ifi_index = index;
 	n->message->nlmsg_flags = NLM_F_REQUEST; /* the link is the answer */
-	netlink_put_string(n, IFLA_IFNAME, name);
+	if (name)
+		netlink_put_string(n, IFLA_IFNAME, name);
 	length = send_batch(n);
 	n->used = n->count = 0;
 	if (length)
@@ -158,13 +210,42 @@ int netlink_find(struct netlink *n, const char *name, struct netlink_link *out)
 		return length < 0 ? -errno : -EIO;
 	if (answer->nlmsg_type == NLMSG_ERROR)
 		return ((struct nlmsgerr *)NLMSG_DATA(answer))->error;
-	out->index = link->ifi_index;
-	out->flags = link->ifi_flags;
-	length = IFLA_PAYLOAD(answer);
-	for (struct rtattr *a = IFLA_RTA(link); RTA_OK(a, length); a = RTA_NEXT(a, length))
-		if (a->rta_type == IFLA_LINKINFO)
-			read_kind(a, out->kind);
+	netlink_read(answer, out);
 	return 0;
+}
+
+int netlink_find(struct netlink *n, const char *name, struct netlink_link *out)
+{
+	return find(n, name, 0, out);
+}
+
+int netlink_find_index(struct netlink *n, int index, struct netlink_link *out)
+{
+	return find(n, NULL, index, out);
+}
+
+int netlink_dump(struct netlink *n, int (*visit)(const struct nlmsghdr *answer, void *data), void *data)
+{
+	_Alignas(NLMSG_ALIGNTO) char buffer[32768];
+	int result = send_batch(n);
+	bool more = !result;
+
+	n->used = n->count = 0;
+	while (more) {
+		struct nlmsghdr *answer = (struct nlmsghdr *)buffer;
+		int length = recv(n->fd, buffer, sizeof(buffer), 0);
+
+		if (length <= 0 && errno != EINTR)
+			return -errno;
+		for (; length > 0 && NLMSG_OK(answer, (unsigned)length); answer = NLMSG_NEXT(answer, length)) {
+			more = answer->nlmsg_type != NLMSG_DONE && answer->nlmsg_type != NLMSG_ERROR;
+			if (answer->nlmsg_type == NLMSG_ERROR && !result)
+				result = ((struct nlmsgerr *)NLMSG_DATA(answer))->error;
+			if (more && !result)
+				result = visit(answer, data); /* the rest is read, so that the socket is empty */
+		}
+	}
+	return result;
 }
 
 void netlink_put_address(struct netlink *n, int index, const struct address *a, uint16_t flags)

@@ -20,6 +20,9 @@ struct netlink {
 
 /* In the caller's network namespace. 0 or -errno. */
 int netlink_open(struct netlink *n);
+int netlink_open_protocol(struct netlink *n, int protocol); /* NETLINK_ROUTE or NETLINK_RDMA */
+/* In another one; `own` is the caller's, to which it returns. */
+int netlink_open_in(struct netlink *n, int protocol, int netns, int own);
 void netlink_close(struct netlink *n); /* also twice, also after a failed open */
 
 /* Begins a message with `size` bytes of family header, which it returns zeroed. */
@@ -36,12 +39,19 @@ void netlink_end(struct netlink *n, struct rtattr *nest);
 int netlink_run(struct netlink *n, const char **failed);
 
 struct netlink_link {
-	int index;
-	unsigned flags; /* IFF_… */
-	char kind[16];  /* "bridge", "veth", "" for a device */
+	int index, master;       /* master: of the bridge or bond that it is a port of, or 0 */
+	unsigned flags, mtu;     /* IFF_… */
+	char kind[16], name[16]; /* kind: "bridge", "veth", "" for a device */
+	char device[64];         /* of the hardware that it belongs to, "" for none; a process cannot choose it */
+	uint8_t address[32], permanent[32];
+	uint32_t address_size;
 };
-/* -ENODEV when there is none of that name. */
+/* -ENODEV when there is none of that name or index. */
 int netlink_find(struct netlink *n, const char *name, struct netlink_link *out);
+int netlink_find_index(struct netlink *n, int index, struct netlink_link *out);
+/* Calls `visit` with each answer to one message until it returns non-zero; that, or -errno. */
+int netlink_dump(struct netlink *n, int (*visit)(const struct nlmsghdr *answer, void *data), void *data);
+void netlink_read(const struct nlmsghdr *answer, struct netlink_link *out);
 
 struct address {
 	int family; /* AF_INET, AF_INET6 */

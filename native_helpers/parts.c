@@ -3,6 +3,7 @@
  * What devices consist of - nodes, mounts, variables, hooks - and how they come and go together. A part is prepared
  * first, where nobody sees it; a client's parts are committed in one go, or none of them is. */
 #include "exec.h"
+#include "links.h"
 #include "monitor.h"
 
 #include <stdlib.h>
@@ -81,6 +82,8 @@ static bool request_ok(const struct ctl_device *d, const char *text, size_t size
 		return words_ok(text, size) && text[0] == '=' && size > 2 && strlen(text) == size - 1 &&
 		       strspn(text + 1, "0123456789") == size - 2;
 	case CTL_HOOK: return words_ok(text, size);
+	case CTL_RDMA: return plain_path(d->path, sizeof(d->path)) && !strchr(d->path, '/');
+	case CTL_NETDEV: return words_ok(text, size) && plain_path(d->path, sizeof(d->path)) && !strchr(d->path, '/');
 	case CTL_RULE: return words_ok(text, size) && d->mode <= 0777 && d->access && d->access <= 7;
 	}
 	return false;
@@ -128,6 +131,10 @@ static int prepare(struct monitor *m, struct part *p, int source, const char *te
 	}
 	if (p->device.type == CTL_SHARE)
 		return 0;
+	if (p->device.type == CTL_NETDEV)
+		return link_prepare(m, p, text, size, f);
+	if (p->device.type == CTL_RDMA)
+		return rdma_prepare(p, f);
 	if (p->device.type == CTL_GROUP) {
 		errno = EOVERFLOW;
 		if (size > 11 ||
@@ -193,6 +200,10 @@ static int place(struct monitor *m, struct part *p, struct failure *f)
 	} else if (part_is_mount(p)) {
 		memcpy(bind.path, p->device.path + 1, sizeof(p->device.path) - 1);
 		failed = PRIV_CALL(PRIV_BIND, &bind, NULL, f, m->root, p->fd);
+	} else if (p->device.type == CTL_NETDEV) {
+		failed = link_place(m, p, f);
+	} else if (p->device.type == CTL_RDMA) {
+		failed = rdma_place(m, p, f);
 	}
 	p->placed = !failed;
 	return failed;
@@ -220,6 +231,10 @@ int part_withdraw(struct monitor *m, struct part *p, struct failure *f)
 	} else if (part_is_mount(p) && p->placed) {
 		memcpy(request.path, p->device.path + 1, sizeof(p->device.path) - 1);
 		failed = PRIV_CALL(PRIV_UNBIND, &request, NULL, f, m->root, p->fd);
+	} else if (p->device.type == CTL_NETDEV) {
+		failed = link_withdraw(m, p, f);
+	} else if (p->device.type == CTL_RDMA) {
+		failed = rdma_withdraw(m, p, f);
 	}
 	p->placed = p->placed && failed;
 	return failed;

@@ -16,6 +16,7 @@
 #define PLAN_HOOKS     64
 #define PLAN_HOOK_ARGS 9
 #define PLAN_RULES     32
+#define PLAN_NETDEVS   32
 #define PLAN_FILES     64
 #define PLAN_PATHS     64
 #define PLAN_SYSCTLS   64
@@ -74,6 +75,13 @@ struct plan_share {
 	char *name, *path;
 };
 
+/* A link of the host's that moves in. */
+struct plan_netdev {
+	char *name, *parent, *inside, *address;
+	uint32_t mtu;
+	bool required;
+};
+
 struct plan_file {
 	char *hierarchy, *file, *value;
 };
@@ -102,7 +110,7 @@ struct plan {
 	int halt_signal;
 	uint64_t console_size;
 	size_t uids, gids, layers, files, addresses, gateways, arguments, envs, masks, readonlys;
-	size_t devices, binds, filesystems, groups, device_envs, hooks, shares, sysctls, rules;
+	size_t devices, binds, filesystems, groups, device_envs, hooks, shares, sysctls, rules, netdevs, rdmas;
 	struct confinement confinement;
 	/* pages that nobody needs take no memory: the largest last */
 	struct id_map uid[PLAN_MAPS], gid[PLAN_MAPS];
@@ -120,6 +128,8 @@ struct plan {
 	struct plan_hook hook[PLAN_HOOKS];
 	struct plan_sysctl sysctl[PLAN_SYSCTLS];
 	struct plan_rule rule[PLAN_RULES];
+	struct plan_netdev netdev[PLAN_NETDEVS];
+	struct plan_share rdma[PLAN_NETDEVS]; /* path: the name of an RDMA device */
 };
 
 /* Parses `text` in place into a plan that is all zero, which is not written again: most of it is never needed, and then

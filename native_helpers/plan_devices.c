@@ -169,6 +169,29 @@ static bool rule_row(struct plan *p, char **field, size_t count)
 	       r->mode <= 0777 && access_letters(field[5], &r->access);
 }
 
+static bool netdev_row(struct plan *p, char **field)
+{
+	static const char *const needs[] = {"optional", "required", NULL};
+	struct plan_netdev *d = &p->netdev[p->netdevs];
+	unsigned need;
+
+	if (p->netdevs == PLAN_NETDEVS || !word(field[6], needs, &need))
+		return false;
+	p->netdevs++;
+	*d = (struct plan_netdev){
+		.name = field[1], .parent = field[2], .inside = field[3], .address = field[4], .required = need == 1};
+	return strlen(d->name) < CTL_NAME_MAX && plain_path(d->parent, 16) && plain_path(d->inside, 16) &&
+	       strlen(d->address) < 3 * 32 && number32(field[5], 10, &d->mtu);
+}
+
+static bool rdma_row(struct plan *p, char **field)
+{
+	if (p->rdmas == PLAN_NETDEVS)
+		return false;
+	p->rdma[p->rdmas++] = (struct plan_share){field[1], field[2]};
+	return strlen(field[1]) < CTL_NAME_MAX && plain_path(field[2], CTL_NAME_MAX);
+}
+
 int plan_device_row(struct plan *p, char **field, size_t count)
 {
 	const char *key = field[0];
@@ -187,5 +210,9 @@ int plan_device_row(struct plan *p, char **field, size_t count)
 		return hook_row(p, field, count);
 	if (!strcmp(key, "hotplug") || !strcmp(key, "shares"))
 		return key[0] == 'h' ? rule_row(p, field, count) : count == 3 && share_row(p, field);
+	if (!strcmp(key, "netdev"))
+		return count == 7 && netdev_row(p, field);
+	if (!strcmp(key, "rdma"))
+		return count == 3 && rdma_row(p, field);
 	return -1;
 }

@@ -83,6 +83,13 @@ const struct priv_operation priv_operations[] = {
 	OP(PRIV_UEVENT, priv_uevent, priv_uevent, 2, 2, 0,
 	   "is heard only in a network namespace that the caller holds, of another user namespace than the host's own, "
 	   "whose root could say the same"),
+	OP(PRIV_NETDEV, priv_netdev, priv_netdev, 3, 3, 0,
+	   "moves a link from one network namespace that the caller holds to another; whose link it is, is the "
+	   "server's "
+	   "policy"),
+	OP(PRIV_RDMA, priv_rdma, priv_rdma, 3, 3, 0,
+	   "moves an RDMA device from one network namespace that the caller holds to another; whose it is, is the "
+	   "server's policy"),
 };
 bool priv_trace;
 int priv_proc = -1;

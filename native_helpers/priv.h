@@ -50,6 +50,8 @@ enum priv_number {
 	PRIV_UEVENT = 30,
 	PRIV_FILESYSTEM = 32,
 	PRIV_SHIFT = 33,
+	PRIV_NETDEV = 34,
+	PRIV_RDMA = 35,
 };
 
 /* in: parent cgroup directory. out: the new one. */
@@ -214,6 +216,20 @@ struct priv_sysctl {
  * PRIV_INSIDE: struct net_inside, called in that namespace.
  * PRIV_SHAPE: struct net_shape. */
 
+/* in: network namespace that the link is in, the one that it goes to, the caller's own. */
+struct priv_netdev {
+	uint32_t index; /* in the first */
+	char name[16];  /* in the second */
+	uint8_t address[32];
+	uint32_t address_size, mtu; /* 0: as it is */
+	uint32_t up;
+};
+
+/* in: as PRIV_NETDEV. For hosts where an RDMA device is in one network namespace only. */
+struct priv_rdma {
+	uint32_t index; /* the kernel's, of the RDMA device */
+};
+
 struct priv_operation {
 	const char *name;
 	size_t size; /* of the request */
@@ -270,6 +286,8 @@ PRIV_OPERATION(priv_sysctl);
 PRIV_OPERATION(priv_fence);
 PRIV_OPERATION(priv_fence_set);
 PRIV_OPERATION(priv_uevent);
+PRIV_OPERATION(priv_netdev);
+PRIV_OPERATION(priv_rdma);
 
 /* Whether it came with every instance, and is not ours to give or to take. */
 bool priv_always_allowed(uint32_t type, uint32_t major, uint32_t minor);

@@ -205,6 +205,31 @@ static int plan_rules(struct start *s, struct failure *f)
 	return 0;
 }
 
+static int plan_word(struct start *s, const struct plan_share *from, uint32_t type, struct failure *f)
+{
+	struct ctl_device c = {.type = type};
+
+	snprintf(c.name, sizeof(c.name), "%.63s", from->name);
+	snprintf(c.path, sizeof(c.path), "%.255s", from->path);
+	return part_prepare(s->m, &c, STARTING, -1, "", 0, f) ? of_device(c.name, f) : 0;
+}
+
+static int plan_netdev(struct start *s, const struct plan_netdev *d, struct failure *f)
+{
+	struct ctl_device c = {.type = CTL_NETDEV};
+	char text[64 + 3 * 32];
+	int size = snprintf(text, sizeof(text), "%s%c%s%c%u", d->parent, 0, d->address, 0, d->mtu) + 1;
+
+	snprintf(c.name, sizeof(c.name), "%.63s", d->name);
+	snprintf(c.path, sizeof(c.path), "%.15s", d->inside);
+	if (!part_prepare(s->m, &c, STARTING, -1, text, (size_t)size, f))
+		return 0;
+	if (f->error != ENODEV || d->required)
+		return of_device(d->name, f);
+	*f = (struct failure){0};
+	return 0;
+}
+
 static int plan_devices(struct start *s, struct failure *f)
 {
 	const struct plan *p = &s->m->plan;
@@ -253,14 +278,15 @@ static int plan_devices(struct start *s, struct failure *f)
 		if (h->name && plan_text(s, h->name, CTL_HOOK, text, size, f))
 			return -1;
 	}
-	for (size_t i = 0; i < p->shares; i++) {
-		struct ctl_device c = {.type = CTL_SHARE};
-
-		snprintf(c.name, sizeof(c.name), "%.63s", p->share[i].name);
-		snprintf(c.path, sizeof(c.path), "%.255s", p->share[i].path);
-		if (part_prepare(s->m, &c, STARTING, -1, "", 0, f))
-			return of_device(c.name, f);
-	}
+	for (size_t i = 0; i < p->netdevs; i++)
+		if (plan_netdev(s, &p->netdev[i], f))
+			return -1;
+	for (size_t i = 0; i < p->rdmas; i++)
+		if (plan_word(s, &p->rdma[i], CTL_RDMA, f))
+			return -1;
+	for (size_t i = 0; i < p->shares; i++)
+		if (plan_word(s, &p->share[i], CTL_SHARE, f))
+			return -1;
 	return plan_rules(s, f) || part_commit(s->m, STARTING, f) ? -1 : 0;
 }
 
@@ -363,6 +389,8 @@ int monitor_start(struct monitor *m, struct failure *f)
 void monitor_clean(struct monitor *m)
 {
 	cgroups_remove(m);
+	links_return(m);
+	links_repair(m);
 	unlinkat(FD_RUN, "control", 0);
 	unlinkat(FD_RUN, "state", 0);
 }

@@ -26,6 +26,3 @@ int start_root(struct start *s, struct failure *f); /* afterwards it is the moni
 int start_dev(struct monitor *m, struct failure *f);
 int start_kernel_mounts(struct start *s, const struct net_inside *inside, struct failure *f);
 int start_mask(struct monitor *m, struct failure *f);
-
-/* start.c: a descriptor of init's, by the kernel's name for it. */
-int start_namespace(struct monitor *m, const char *kind);

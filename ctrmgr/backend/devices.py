@@ -55,7 +55,7 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
         if field.refused and canonical[key] != field.default:
             raise UnsupportedError(f"device `{name}`: `{key}`: {field.refused}")
     canonical = parts.remembered(canonical)
-    return canonical, _limited(parts.rows(name, canonical))
+    return canonical, _limited(leases.found(name, canonical))
 
 
 def _limited(rows: list[list[str]]) -> list[list[str]]:
@@ -300,6 +300,8 @@ def _ask_attach(name: str, device: str, rows: list[list[str]], opened: list[tupl
                 made = control.Device(device, "rule", "", user=row[2], group=row[3], mode=int(row[4], 8), access=row[5])
             words = "".join(word + "\0" for word in row[2 if row[0] == "hook" else 6 :])
             asked.append(control.Part(made.pack(), text=words.encode(errors="surrogateescape")))
+        elif row[0] in ("netdev", "rdma"):
+            asked.append(control.link(row))
         elif row[0] == "shares":
             asked.append(control.Part(control.Device(device, "share", row[2]).pack()))
     if not asked:

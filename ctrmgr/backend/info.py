@@ -74,6 +74,8 @@ def _attached(part: control.Device) -> dict[str, object]:
         )  # fmt: skip
     elif part.kind in ("bind", "filesystem"):
         found["access"] = part.access
+    elif part.kind == "netdev":
+        found["parent"] = part.user
     return found
 
 

@@ -14,12 +14,13 @@ import stat
 
 from ctrmgr import state
 from ctrmgr.backend import record
-from ctrmgr.errors import ConflictError, CtrmgrError
+from ctrmgr.devices import rows as parts
+from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError
 from ctrmgr.kernel import control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 ID_MAX = 110
 """Bytes of an id: with the mode and the longest names of an instance and a device it is still a file's name."""
@@ -90,7 +91,7 @@ def _take(wanted: list[Lease]) -> None:
             raise ConflictError(
                 f"device `{lease.device}`: `{_shown(lease.id)}` is held by {', '.join(map(str, blocking))}",
                 hint="detach it there first"
-                if lease.mode != "exclusive"
+                if lease.mode != "exclusive" or lease.id.startswith("link:")
                 else "detach it there first, or ask for lease=shared",
             )
     for lease in wanted:
@@ -101,6 +102,22 @@ def _take(wanted: list[Lease]) -> None:
             os.close(os.open(f"{folder()}/{lease.file}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:
             raise state.unwritable(f"{folder()}/{lease.file}", error) from error
+
+
+def found(device: str, values: Mapping[str, str]) -> list[list[str]]:
+    """The rows of a device that is to be attached now. Raises what `rows.live` does, and ConflictError for a link that an instance has."""
+    try:
+        return parts.live(device, values)
+    except NotFoundError as error:
+        raise elsewhere(values.get("parent", ""), error) from None
+
+
+def elsewhere(link: str, error: NotFoundError) -> CtrmgrError:
+    """What to say where a link is not on the host: an instance that has it has taken it away from there."""
+    holders = [lease for lease in held() if link and lease.id == f"link:{link}"]
+    if not holders:
+        return error
+    return ConflictError(f"`{link}` is held by {', '.join(map(str, holders))}", hint="detach it there first")
 
 
 def release(instance: str, device: str = "") -> None:

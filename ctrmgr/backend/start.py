@@ -9,7 +9,7 @@ import os
 from ctrmgr import state
 from ctrmgr.backend import leases, record, repair
 from ctrmgr.backend.repair import crash
-from ctrmgr.errors import CtrmgrError, HelperError, HostError, UnsupportedError
+from ctrmgr.errors import CtrmgrError, HelperError, HostError, NotFoundError, UnsupportedError
 from ctrmgr.images import store
 from ctrmgr.kernel import control, spawn
 from ctrmgr.plan import network
@@ -79,7 +79,7 @@ def _devices(name: str) -> None:
     with open(path, "rb") as file:
         data = file.read()
     if b"\nidentity\t" in data and _is_stale(path):
-        replan(name)
+        _look_again(name, path)
     asks = b"\nrequest\t" in data
     if asks:
         _give(name)
@@ -89,6 +89,15 @@ def _devices(name: str) -> None:
         from ctrmgr.backend import gpu_limits
 
         gpu_limits.prepare(name, _rows(path))
+
+
+def _look_again(name: str, path: str) -> None:
+    """A device is not what it was. Raises ConflictError when its link is another instance's meanwhile."""
+    try:
+        replan(name)
+    except NotFoundError as error:
+        links = [row[2] for row in _rows(path) if row[0] == "netdev"]
+        raise next((said for link in links if (said := leases.elsewhere(link, error)) is not error), error) from None
 
 
 def _take_back(name: str) -> None:

@@ -49,10 +49,11 @@ class Resolved:
     `identity` are files of the kernel's with the text that they must still have for this to be true; `lease` are names of
     the hardware, the same after the next boot; `optional` are the paths of nodes that an instance may start without; `hooks` is
     what is done inside: `symlink TARGET LINK`, `chmod MODE PATH` or `ldcache DIR…`. `rule` says which nodes come and go while the
-    instance runs: `usb` or `unix-hotplug`, then KEY=VALUE for everything that must be true. `limits` are a GPU's own.
+    instance runs: `usb` or `unix-hotplug`, then KEY=VALUE for everything that must be true. `limits` are a GPU's own. `rdma` are RDMA devices that move in where
+    the host keeps them apart.
     """
 
-    __slots__ = ("edits", "hooks", "identity", "lease", "limits", "optional", "rule")
+    __slots__ = ("edits", "hooks", "identity", "lease", "limits", "optional", "rdma", "rule")
 
     def __init__(
         self,
@@ -63,10 +64,11 @@ class Resolved:
         optional: Iterable[str] = (),
         hooks: Iterable[Sequence[str]] = (),
         rule: Sequence[str] = (),
+        rdma: Iterable[str] = (),
     ) -> None:
         self.edits, self.identity, self.lease = edits, list(dict.fromkeys(identity)), list(dict.fromkeys(lease))
         self.optional, self.hooks = frozenset(optional), [list(hook) for hook in hooks]
-        self.rule = list(rule)
+        self.rule, self.rdma = list(rule), list(rdma)
         self.limits: dict[str, str] = {}
 
 

@@ -118,6 +118,17 @@ def address(value: str) -> str:
     return found
 
 
+def link(value: str) -> str:
+    """A name of a network link."""
+    if (
+        not 0 < len(value.encode()) < 16
+        or any(letter in "/:%" or letter.isspace() for letter in value)
+        or value in (".", "..")
+    ):
+        raise ValueError("is not a name for a link: 1 to 15 bytes without blanks and any of /:%")
+    return value
+
+
 def one_owner(values: Mapping[str, str]) -> None:
     """Raises ValueError when a device has two owners."""
     for one, other in (("uid", "user"), ("gid", "group")):

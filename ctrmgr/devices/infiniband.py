@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`infiniband`: the nodes of an RDMA device (InfiniBand, RoCE, iWARP) for programs that use verbs."""
+"""`infiniband`: the nodes of an RDMA device (InfiniBand, RoCE, iWARP) for programs that use verbs, and with a `nictype` its network
+link, which moves into the instance."""
 
 from __future__ import annotations
 
 from ctrmgr.devices import choose, fields
 from ctrmgr.devices.driver import Field, Resolved
-from ctrmgr.edits import ContainerEdits, DeviceNode
-from ctrmgr.errors import HostError
+from ctrmgr.edits import ContainerEdits, DeviceNode, NetDevice
+from ctrmgr.errors import HostError, NotFoundError, UnsupportedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,15 +16,39 @@ if TYPE_CHECKING:
     from ctrmgr.host.rdma import Hca
 
 live = True
-LATER = "moving the network link into the instance is not done yet; without it the nodes are given"
+GUIDS = "set it on the host, before the function is given: `ip link set PARENT vf N node_guid … port_guid …`"
+LATER = "it is for virtual machines and bridged links"
 MODES = {"verbs": 0o666, "rdma_cm": 0o666}
 """What the kernel gives them."""
 ROLES = {"verbs": ("verbs",), "full": ("verbs", "umad", "issm")}
+
+
+def _address(value: str) -> str:
+    """A hardware address: 6 bytes of an Ethernet link, 20 of InfiniBand's, or of these the last 8, which are its GUID."""
+    parts = value.lower().split(":")
+    if len(parts) not in (6, 8, 20) or any(len(part) != 2 or part.strip("0123456789abcdef") for part in parts):
+        raise ValueError("is not a hardware address of 6, 8 or 20 bytes, such as 52:54:00:12:34:56")
+    return ":".join(parts)
+
+
+def _mtu(value: str) -> str:
+    if not (value.isascii() and value.isdecimal()) or not 68 <= int(value) <= 65535:
+        raise ValueError("is not an MTU between 68 and 65535")
+    return str(int(value))
+
+
 FIELDS = {
-    "nictype": Field(fields.choice("physical", "sriov"), "`sriov` takes a virtual function of `parent`", refused=LATER),
+    "nictype": Field(
+        fields.choice("physical", "sriov"),
+        "move the network link into the instance: `parent` itself, or (`sriov`) a free virtual function of it; without it the "
+        "nodes alone are given",
+    ),
     "parent": Field(
         fields.word, "the RDMA device or its network link: `mlx5_0`, `ib0`; for a function of its own, that"
     ),
+    "name": Field(fields.link, "name of the link inside; without it the host's"),
+    "hwaddr": Field(_address, "hardware address of the link inside; of InfiniBand's 20 bytes the last 8 will do"),
+    "mtu": Field(_mtu, "maximum packet of the link inside; without it as it is"),
     "id": Field(fields.word, "a name of `ctrmgr device list`: its PCI address, or the node GUID"),
     "pci": Field(fields.address, "PCI address"),
     "vendorid": Field(fields.hexa, "PCI vendor"),
@@ -35,10 +60,8 @@ FIELDS = {
         default="verbs",
     ),
     **fields.OWNERSHIP,
-    **{
-        key: Field(str, "known from LXD and Incus", refused=LATER)
-        for key in ("name", "hwaddr", "mtu", "node_guid", "port_guid", "vlan", "attached", "connected")
-    },
+    **{key: Field(str, "of a virtual function", refused=GUIDS) for key in ("node_guid", "port_guid")},
+    **{key: Field(str, "known from LXD and Incus", refused=LATER) for key in ("vlan", "attached", "connected")},
 }
 
 
@@ -48,7 +71,15 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
 
     every = rdma.hcas(root)
     wanted = {key: values[key] for key in (*FITS, "count") if values.get(key)}
-    chosen = choose.some("infiniband", choose.fitting(every, wanted, FITS), wanted, every)
+    kind = values.get("nictype", "")
+    if not kind and (other := [key for key in ("name", "hwaddr", "mtu") if key in values]):
+        raise ValueError(f"`{other[0]}` is of the network link, which moves in with `nictype` only")
+    if kind and "count" in wanted:
+        raise ValueError("with a `nictype` it is one device, and `count` is for the nodes of several")
+    if kind == "sriov":
+        chosen = [_free_function(every, wanted)]
+    else:
+        chosen = choose.some("infiniband", choose.fitting(every, wanted, FITS), wanted, every)
     roles = ROLES[values.get("access") or "verbs"]
     nodes: dict[str, DeviceNode] = {}
     files, lease = [], []
@@ -65,7 +96,46 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
             files += [choose.of_class(root, device.removeprefix("/sys/class/")), f"{device}/ibdev"]
         files.append(f"/sys/class/infiniband/{each.name}/node_guid")
         lease += [f"rdma:{each.id}", *(f"node:{node.path}" for node in own)]
-    return Resolved(ContainerEdits(device_nodes=nodes.values()), identity=choose.identity(root, *files), lease=lease)
+    links = [_link(each, values, wanted.get("parent", "")) for each in chosen if kind]
+    files += [f"/sys/class/net/{link.host_interface_name}/address" for link in links]
+    return Resolved(
+        ContainerEdits(device_nodes=nodes.values(), net_devices=links),
+        identity=choose.identity(root, *files, rdma.MODE),
+        lease=lease,
+        rdma=[each.name for each in chosen],
+    )
+
+
+def _link(hca: Hca, values: Mapping[str, str], parent: str) -> NetDevice:
+    """The network link of a device that is to move. Raises NotFoundError, ValueError, UnsupportedError."""
+    if hca.is_software:
+        raise UnsupportedError(
+            f"`{hca.name}` is made of software on `{', '.join(hca.netdevs)}`: the kernel removes it when that link moves",
+            hint="leave `nictype` out: its nodes work without; or give the link as `type: nic, nictype: physical`",
+        )
+    found = [parent] if parent in hca.netdevs else hca.netdevs
+    if not found:
+        raise NotFoundError(f"`{hca.name}` has no network link on this host now", hint="an instance may have it")
+    if len(found) > 1:
+        raise ValueError(f"`{hca.name}` has {len(found)} network links: say as `parent` which: {', '.join(found)}")
+    return NetDevice(found[0], values.get("name") or found[0])
+
+
+def _free_function(every: list[Hca], wanted: dict[str, str]) -> Hca:
+    """A virtual function whose link no instance has: that would have taken it from the host."""
+    owner = choose.only("infiniband", choose.fitting(every, wanted, FITS), wanted, every)
+    virtual = owner.function.virtfns if owner.function else ()
+    there = [each for each in every if each.function and each.function.address in virtual]
+    free = [each for each in there if each.netdevs]
+    if not virtual:
+        raise NotFoundError(
+            f"`{owner.name}` has no virtual functions",
+            hint=f"`echo 4 > /sys/class/infiniband/{owner.name}/device/sriov_numvfs`",
+        )
+    if not free:
+        said = f"of the {len(virtual)} virtual functions of `{owner.name}` none has an RDMA device and a network link on this host now"
+        raise NotFoundError(said, hint="instances may have them: `ctrmgr device list infiniband`")
+    return free[0]
 
 
 def _by_id(each: Hca, value: str) -> bool:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`nic`: an end of the managed bridge, or (`nictype: host`, ours) the host's own network."""
+"""`nic`: an end of the managed bridge, a link of the host's that moves in, or (`nictype: host`, ours) the host's own network."""
 
 from __future__ import annotations
 
+from ctrmgr.devices import fields, links
 from ctrmgr.devices.driver import Field
 from ctrmgr.units import bit_rate
 
@@ -10,18 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+live = True
+"""As far as `nictype: physical` goes."""
 BRIDGE = "ctrbr0"
-
-
-def _name(value: str) -> str:
-    if (
-        not 0 < len(value.encode()) < 16
-        or "/" in value
-        or any(letter.isspace() for letter in value)
-        or value in (".", "..")
-    ):
-        raise ValueError("is not a name for a link: 1 to 15 bytes without blanks and slashes")
-    return value
 
 
 def _mac(value: str) -> str:
@@ -51,8 +43,8 @@ def _address6(value: str) -> str:
 
 
 def _type(value: str) -> str:
-    if value not in ("bridged", "host"):
-        raise ValueError("is not done yet: bridged and host are")
+    if value not in ("bridged", "physical", "host"):
+        raise ValueError("is not done yet: bridged, physical and host are")
     return value
 
 
@@ -89,11 +81,12 @@ FIELDS = {
     "limits.max": Field(rate, "the same for both, each"),
     "limits.priority": Field(_priority, "priority of the packets that it sends"),
     "network": Field(_bridge, f"managed network to be on: `{BRIDGE}`"),
-    "nictype": Field(_type, "`bridged` (with `parent`), or `host`: no network of its own (ours)"),
-    "parent": Field(_bridge, f"bridge, for `nictype: bridged`: `{BRIDGE}`"),
-    "name": Field(_name, "name inside", default="eth0"),
-    "hwaddr": Field(_mac, "MAC address; without it one is made up and kept"),
-    "mtu": Field(_mtu, "maximum packet; without it the bridge's"),
+    "nictype": Field(_type, "`bridged` (with `parent`), `physical`: `parent` itself moves in, or `host`: no network of its own (ours)"),
+    "parent": Field(fields.link, f"for `nictype: bridged` the bridge, `{BRIDGE}`; for `physical` the host's link"),
+    "name": Field(fields.link, "name inside; without it `eth0`, and of a physical one the host's"),
+    "hwaddr": Field(_mac, "MAC address; without it one is made up and kept, and a physical one keeps its own"),
+    "mtu": Field(_mtu, "maximum packet; without it the bridge's, and a physical one keeps its own"),
+    "required": fields.REQUIRED,
     "ipv4.address": Field(_address4, "IPv4 address; without it a free one is taken and kept"),
     "ipv6.address": Field(_address6, "refused: it goes with the IPv4 address"),
     **{
@@ -117,13 +110,17 @@ def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:
     """`net` and `@link` rows (the address and the host's end are the instance's own). Raises ValueError."""
     kind = values.get("nictype", "")
     if kind == "host":
-        if len(values) > 1 and set(values) - {"nictype", "name", "type"}:
+        if len(values) > 1 and set(values) - {"nictype", "name", "type", "required"}:
             raise ValueError("`nictype: host` takes no other key")
         return [["net", "host"]]
+    if kind == "physical":
+        return _physical(name, values)
     bridge = values.get("network") or values.get("parent")
+    if bridge and bridge != BRIDGE:
+        raise ValueError(f"`parent`: `{bridge}` is not a managed network: there is `{BRIDGE}`")
     if not bridge:
         raise ValueError(f"it says neither `network: {BRIDGE}` nor `nictype: bridged` with `parent: {BRIDGE}`")
-    inside = values.get("name") or FIELDS["name"].default
+    inside = values.get("name") or "eth0"
     if "limits.max" in values and ("limits.ingress" in values or "limits.egress" in values):
         raise ValueError("`limits.max` says what `limits.ingress` and `limits.egress` say")
     most = values.get("limits.max", "")
@@ -133,3 +130,15 @@ def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:
         ["@limit", inside, ingress, egress, values.get("limits.priority", "")],
         ["@link", bridge, inside, values.get("hwaddr", ""), values.get("mtu", "0"), values.get("ipv4.address", "")],
     ]
+
+
+def _physical(name: str, values: Mapping[str, str]) -> list[list[str]]:
+    parent = values.get("parent")
+    if not parent:
+        raise ValueError("`nictype: physical` needs `parent`, a network link of the host's")
+    other = sorted(set(values) - {"type", "nictype", "parent", "name", "hwaddr", "mtu", "required"})
+    if other:
+        raise ValueError(f"`{other[0]}` is for a nic on a bridge")
+    need = "optional" if values.get("required") == "false" else "required"
+    inside = values.get("name") or parent
+    return links.netdev(name, parent, inside, values.get("hwaddr", ""), values.get("mtu", "0"), need)

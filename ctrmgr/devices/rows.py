@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ctrmgr.devices import driver, fields
+from ctrmgr.devices import driver, fields, links
 from ctrmgr.errors import CtrmgrError, NotFoundError, SpecError, UnsupportedError
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Row = list[str]
 
-PARTS = ("device", "bind", "filesystem", "device-env", "device-group", "hook", "hotplug")
+PARTS = ("device", "bind", "filesystem", "device-env", "device-group", "hook", "hotplug", "netdev", "rdma")
 """What a device is made of inside."""
 WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request")
 """All rows whose second field is the name of a device."""
@@ -71,6 +71,26 @@ def _partition(name: str, kind: str, values: Mapping[str, str]) -> list[Row]:
     return request.rows(name, kind, "run", values)
 
 
+def moved(name: str, plan: Sequence[Sequence[str]]) -> list[Row]:
+    """The rows that a plan has of a device that moves into the instance, to be looked for again at the next start; none of any
+    other device."""
+    own = [list(row) for row in plan if row[0] in WORDS and row[1] == name]
+    if not any(row[0] in ("netdev", "rdma") for row in own):
+        return []
+    again = ["identity", name, ALWAYS, ""]
+    return own if again in own else [*own, again]
+
+
+def live(name: str, values: Mapping[str, str], root: str = "/") -> list[Row]:
+    """`rows` for a running instance. Raises UnsupportedError for what it is started with."""
+    found = rows(name, values, root)
+    if any(row[0] == "net" for row in found):
+        raise UnsupportedError(
+            f"device `{name}`: a nic of this kind cannot be attached live", hint="put it in a profile"
+        )
+    return found
+
+
 def remembered(values: Mapping[str, str], root: str = "/") -> dict[str, str]:
     """The keys of a device with what is noted down when it is given by a name of today. Raises KeyError for an unknown type."""
     note = getattr(driver.load(values["type"]), "remembered", None)
@@ -93,6 +113,11 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
         key, _, value = assignment.partition("=")
         found.append(["device-env", name, key, value])
     found += [["device-group", name, str(gid)] for gid in edits.additional_gids if gid]
+    need = "optional" if values.get("required") == "false" else "required"
+    for link in edits.net_devices:
+        words = link.host_interface_name, link.name, values.get("hwaddr", ""), values.get("mtu", "0")
+        found += links.netdev(name, *words, need)
+    found += [["rdma", name, device] for device in resolved.rdma]
     found += [["hook", name, *hook] for hook in resolved.hooks]
     if resolved.rule:
         owner = next((row[5:8] for row in found if row[0] == "device"), None) or _owner(values)
@@ -105,10 +130,7 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
 
 
 def _refuse(edits: ContainerEdits) -> None:
-    for field, said in (
-        ("net_devices", "netDevices"),
-        ("intel_rdt", "intelRdt"),
-    ):
+    for field, said in (("intel_rdt", "intelRdt"),):
         if getattr(edits, field):
             raise UnsupportedError(f"its specification has `{said}`, which is not done yet")
     if edits.hooks:
@@ -249,7 +271,11 @@ def shared(found: list[Row]) -> list[Row]:
     owned = {row[2] for row in found if row[0] == "lease"}
     first: dict[str, Row] = {}
     kept: list[Row] = []
+    names: set[str] = set()
     for row in found:
+        if row[0] == "netdev" and row[3] in names:
+            raise SpecError(f"two devices bring a link `{row[3]}`", hint="give one another `name`")
+        names.update(row[3:4] if row[0] == "netdev" else ())
         at = place(row)
         other = first.setdefault(at, row) if at else row
         if other is row or other[1] == row[1]:

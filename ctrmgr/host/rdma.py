@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from ctrmgr.host import pci, sysfs
 
+MODE = "/sys/module/ib_core/parameters/netns_mode"
+"""`Y` where all network namespaces share RDMA devices, `N` where each is in one."""
 GIDS = 16
 """How many GID entries of a port are asked for their net device; the first ones are its own."""
 
@@ -31,7 +33,7 @@ class Hca:
     `nodes` has the roles `verbs`, `umad` and `issm`; `needs` is the connection manager's, which all share.
     """
 
-    __slots__ = ("board", "driver", "driver_version", "firmware", "function", "id", "name", "needs", "netdevs", "node_guid",
+    __slots__ = ("board", "driver", "driver_version", "firmware", "function", "id", "name", "needs", "netdevs", "node_desc", "node_guid",
                  "node_type", "nodes", "ports", "sys_image_guid")  # fmt: skip
 
     def __init__(self, name: str, root: str) -> None:
@@ -41,6 +43,7 @@ class Hca:
         self.name, self.function = name, pci.read(address, root)
         self.node_guid = _guid(sysfs.line(f"{link}/node_guid"))
         self.sys_image_guid = _guid(sysfs.line(f"{link}/sys_image_guid"))
+        self.node_desc = sysfs.line(f"{link}/node_desc")
         self.node_type = sysfs.line(f"{link}/node_type").partition(": ")[2]
         self.firmware, self.board = sysfs.line(f"{link}/fw_ver"), sysfs.line(f"{link}/board_id")
         self.driver = self.function.driver if self.function else sysfs.base(f"{path}/driver")
@@ -57,6 +60,11 @@ class Hca:
         below = path.rpartition("/")[2]
         if self.function and below != address:
             self.id = f"{address}/{below}"  # a sub-function: many share the PCI function
+
+    @property
+    def is_software(self) -> bool:
+        """Whether it is nothing but a use of a network link (`rxe`, `siw`), and goes when that moves."""
+        return self.node_desc == "rxe" or self.node_desc.startswith("Software iWARP") or not self.function
 
     def _place_netdevs(self, path: str, names: set[str]) -> None:
         """Give each port the net devices that say they are its: IPoIB has them before it has a GID."""

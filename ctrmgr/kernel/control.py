@@ -11,7 +11,7 @@ import errno
 import os
 import struct
 
-from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, SpecError, UnsupportedError
+from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, NotFoundError, SpecError, UnsupportedError
 from ctrmgr.kernel.helper import say
 
 TYPE_CHECKING = False
@@ -28,7 +28,8 @@ NAMES = (
 ).split(" ")
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")
-TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6, "rule": 7, "filesystem": 10, "group": 11}
+TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6, "rule": 7, "netdev": 8, "rdma": 9,
+         "filesystem": 10, "group": 11}  # fmt: skip
 KINDS = {number: name for name, number in TYPES.items()}
 ACCESS = {"m": 1, "r": 2, "w": 4, "x": 8, "s": 32, "R": 64}
 """The last two are of mounts: ids are shifted to the instance's, and what is mounted below comes along."""
@@ -54,9 +55,10 @@ EMPTY_DEVICE = bytes(DEVICE.size)
 
 
 class Device:
-    """One part of a device as the monitor knows it: a node (`char`, `block`), a mount (`bind`) or file system of its own (`filesystem`), a variable (`env`), a `hook`, or the wish for a part of another device's (`share`).
+    """One part of a device as the monitor knows it: a node (`char`, `block`), a mount (`bind`) or file system of its own (`filesystem`), a variable (`env`), a `hook`, the wish for a part of another device's (`share`), a
+    link of the host's that moves in (`netdev`), or an RDMA device that does where the host keeps those apart (`rdma`).
 
-    `uid` and `gid` are as seen inside, known after it was attached. `path` of a variable is its name, of a hook its kind.
+    `uid` and `gid` are as seen inside, known after it was attached. `path` of a variable is its name, of a hook its kind, of a link its name inside, whose `user` is its name on the host.
     """
 
     __slots__ = ("access", "gid", "group", "kind", "major", "minor", "mode", "name", "path", "suspended", "uid", "user")
@@ -120,6 +122,14 @@ class Part:
 
     def __init__(self, device: bytes, fd: int = -1, text: bytes = b"") -> None:
         self.device, self.fd, self.text = device, fd, text
+
+
+def link(row: Sequence[str]) -> Part:
+    """The part that a plan's row `netdev` or `rdma` becomes."""
+    if row[0] == "rdma":
+        return Part(Device(row[1], "rdma", row[2]).pack())
+    words = "".join(word + "\0" for word in (row[2], row[4], row[5]))
+    return Part(Device(row[1], "netdev", row[3]).pack(), text=words.encode(errors="surrogateescape"))
 
 
 class Holder:
@@ -332,6 +342,42 @@ def _by_step(subject: str, step: str, detail: str, code: int) -> CtrmgrError | N
             f"`{subject}`: {detail}: {reason}",
             hint="the kernel needs sch_tbf, sch_ingress, cls_bpf and BPF; `limits.enforcement=best-effort` goes on without",
         )
+    if step in (
+        "take the link",
+        "move the link",
+        "bring the link back",
+        "find the RDMA device",
+        "move the RDMA device",
+    ):
+        return _of_link(subject, detail, code)
     if step in ("find the cgroups", "freeze") and code == errno.ENOSYS:
         return UnsupportedError(f"`{subject}`: {step}: {detail}", hint="mount cgroup2 on /sys/fs/cgroup")
     return None
+
+
+def _of_link(subject: str, detail: str, code: int) -> CtrmgrError:
+    """Why a link or RDMA device does not move."""
+    if code == errno.ENODEV:
+        return NotFoundError(
+            f"`{subject}`: {detail}: no such network link or RDMA device",
+            hint="it may be another instance's for now: `ctrmgr device list` says whose",
+        )
+    reasons = {
+        errno.EADDRINUSE: ("the host's default route goes by it", "give the host another one first"),
+        errno.EBUSY: (
+            "it is a port of a bridge or bond, or in use",
+            "take it out there first: `ip link set … nomaster`",
+        ),
+        errno.EMEDIUMTYPE: ("it is a loopback or a bridge, which does not move", "name a link of hardware"),
+        errno.EEXIST: ("there is a link of that name already", "choose another `name`"),
+        errno.ESTALE: ("it has changed meanwhile", "try again"),
+    }
+    if code in reasons:
+        reason, hint = reasons[code]
+        return ConflictError(f"`{subject}`: {detail}: {reason}", hint=hint)
+    if code == errno.EOPNOTSUPP:
+        return UnsupportedError(
+            f"`{subject}`: {detail}: its driver does not let it change the network namespace",
+            hint="`rdma system set netns shared`, while no instance runs, needs no move",
+        )
+    return HostError(f"`{subject}`: {detail}: {os.strerror(code)}")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Config = Mapping[str, str]
 Devices = Mapping[str, Mapping[str, str]]
+Rows = Sequence[Sequence[str]]
 
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -67,7 +68,13 @@ ROOM = {"device": (128, "device nodes"), "bind": (128, "mounts of devices"), "fi
 
 
 def compile_template(
-    image: Image, profiles: Sequence[str], config: Config, devices: Devices, *, ignore_unsupported: bool = False
+    image: Image,
+    profiles: Sequence[str],
+    config: Config,
+    devices: Devices,
+    *,
+    ignore_unsupported: bool = False,
+    old: Rows = (),
 ) -> list[list[str]]:
     """The template's rows; kept for `template.cached` when nothing but the profiles went into it.
 
@@ -80,7 +87,7 @@ def compile_template(
     merged, _ = profile.merge(specs, own, ours)
     merged, found = profile.merge([_asked(image, merged, specs, ours), *specs], own, ours)
     host = Host()
-    rows = build(image, merged, found, host, ignore_unsupported=ignore_unsupported)
+    rows = build(image, merged, found, host, ignore_unsupported=ignore_unsupported, old=old)
     rows = link_limits.possible(rows, best_effort=merged.get("limits.enforcement") == "best-effort")
     policy = seccomp.policy(merged, seccomp.default_policy())
     rows.append(["seccomp", seccomp.compiled(policy)])
@@ -158,9 +165,16 @@ def find(name: str) -> str:
 
 
 def build(
-    image: Image, config: Config, devices: Mapping[str, dict[str, str]], host: Host, *, ignore_unsupported: bool = False
+    image: Image,
+    config: Config,
+    devices: Mapping[str, dict[str, str]],
+    host: Host,
+    *,
+    ignore_unsupported: bool = False,
+    old: Rows = (),
 ) -> list[list[str]]:
-    """The rows, all but the system call filter. Pure: everything about the host comes from `host`."""
+    """The rows, all but the system call filter. Pure: everything about the host comes from `host`. `old` is the plan that the instance
+    has: what has moved into it is not on the host."""
     problems = [*keys.refused(config), *device.refused(devices)]
     if problems and not ignore_unsupported:
         key, reason = problems[0]
@@ -175,7 +189,7 @@ def build(
         for name, given in devices.items()
         if name not in refused
     }
-    device_rows = [row for name, given in usable.items() for row in parts.rows(name, given, host.root)]
+    device_rows = [row for name, given in usable.items() for row in _device(name, given, host, old)]
     config = numa.placed(config, device_rows, host)
     rows += limits.rows(config, host)
     best_effort = config.get("limits.enforcement") == "best-effort"
@@ -195,6 +209,16 @@ def build(
         if count > most:
             raise SpecError(f"{count} {what} are too many", hint=f"an instance has at most {most}")
     return rows
+
+
+def _device(name: str, given: dict[str, str], host: Host, old: Rows) -> list[list[str]]:
+    try:
+        return parts.rows(name, given, host.root)
+    except NotFoundError:
+        kept = parts.moved(name, old)
+        if not kept:
+            raise
+        return kept
 
 
 def _ids(config: Config) -> list[list[str]]:
@@ -295,5 +319,5 @@ def recompile(
     """
     from ctrmgr.plan import instance
 
-    rows = compile_template(image, profiles, config, devices)
+    rows = compile_template(image, profiles, config, devices, old=old)
     return instance.fill(rows, name=name, claims=instance.held(instance.needs(rows), name, old), old=old)

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.rootful.table import OWNER, Opened, Shape, Sysctl, Table
+from tests.rootful.table import OWNER, Netdev, Opened, Rdma, Shape, Sysctl, Table
 
 
 @pytest.mark.parametrize(
@@ -45,3 +48,51 @@ def test_parameters_that_are_not_the_kernels(table: Table, opened: Opened) -> No
 )
 def test_limits_of_links_that_are_no_pairs(table: Table, shape: Shape, error: int) -> None:
     assert table.refuses(shape) == error
+
+
+@pytest.fixture
+def namespaces() -> Iterator[list[str]]:
+    """Two network namespaces with nothing but their loopback."""
+    children = [subprocess.Popen(["unshare", "--net", "sleep", "100"]) for _ in range(2)]
+    for child in children:
+        while Path(f"/proc/{child.pid}/comm").read_text() != "sleep\n":
+            pass
+    yield [f"/proc/{child.pid}/ns/net" for child in children]
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (Netdev(index=0, name=b"x"), errno.EINVAL),
+        (Netdev(index=1 << 31, name=b"x"), errno.EINVAL),
+        (Netdev(index=1, name=b""), errno.EINVAL),
+        (Netdev(index=1, name=b"x" * 16), errno.EINVAL),
+        (Netdev(index=1, name=b"a/b"), errno.EINVAL),
+        (Netdev(index=1, name=b"eth%d"), errno.EINVAL),
+        (Netdev(index=1, name=b"a b"), errno.EINVAL),
+        (Netdev(index=1, name=b".."), errno.EINVAL),
+        (Netdev(index=1, name=b"x", address_size=33), errno.EINVAL),
+        (Netdev(index=1, name=b"x", mtu=1 << 31), errno.EINVAL),
+        (Netdev(index=77, name=b"x"), errno.ENODEV),
+        (Netdev(index=1, name=b"x"), errno.EINVAL),  # the loopback: what its namespace has for good
+    ],
+)
+def test_links_that_do_not_move(
+    table: Table, opened: Opened, namespaces: list[str], request_: Netdev, error: int
+) -> None:
+    one, other = (opened(path) for path in namespaces)
+    assert table.refuses(request_, one, other, other) == error
+
+
+@pytest.mark.parametrize("request_", [Netdev(index=1, name=b"x"), Rdma(index=1)])
+def test_what_is_no_network_namespace(table: Table, opened: Opened, request_: Netdev | Rdma) -> None:
+    own = opened("/proc/self/ns/net")
+    for wrong in ("/proc/self/ns/mnt", "/proc/self/ns/user", "/dev/null"):
+        for place in range(3):
+            fds = [own, own, own]
+            fds[place] = opened(wrong)
+            assert table.refuses(request_, *fds) == errno.EINVAL
+    assert table.refuses(request_, own, own, -1) == errno.EBADF

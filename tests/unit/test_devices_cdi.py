@@ -80,7 +80,6 @@ def test_host_path_and_common_edits(planned: Planned) -> None:
 @pytest.mark.parametrize(
     ("edits", "words"),
     [
-        ({"netDevices": [{"hostInterfaceName": "eth7", "name": "eth0"}]}, "netDevices"),
         ({"intelRdt": {"closID": "x"}}, "intelRdt"),
         ({"hooks": [{"hookName": "createContainer", "path": "/usr/bin/curl", "args": ["curl", "x"]}]}, "/usr/bin/curl"),
         (

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ctrmgr.devices import driver, rows, unix_block
+from ctrmgr.devices import driver, links, rows, unix_block
 from ctrmgr.errors import CtrmgrError, HostError, NotFoundError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
 from ctrmgr.plan import compile
@@ -128,9 +129,76 @@ def test_a_device_without_a_node(machine: Machine) -> None:
         planned(root, "infiniband", parent="mlx5_0")
 
 
-def test_the_link_of_an_adapter_is_refused_by_name() -> None:
-    given = device.check("d", {"type": "infiniband", "parent": "ib0", "nictype": "physical", "mtu": "2044"})
-    assert [name for name, _ in device.refused({"d": given})] == ["d.nictype", "d.mtu"]
+def moved(found: list[list[str]]) -> list[list[str]]:
+    return [row[2:] for row in found if row[0] in ("netdev", "rdma")]
+
+
+def test_the_link_of_an_adapter(machine: Machine) -> None:
+    found = planned(machine("mlx5"), "infiniband", parent="ib0", nictype="physical", mtu="2044", name="ib9")
+    assert moved(found) == [["ib0", "ib9", "", "2044", "required"], ["mlx5_0"]]
+    assert ["lease", "d", "link:ib0", "exclusive"] in found
+    assert any(row[0] == "identity" and row[2] == "/sys/class/net/ib0/address" for row in found)
+    optional = planned(machine("mlx5"), "infiniband", parent="mlx5_0", nictype="physical", required="false")
+    assert moved(optional) == [["ib0", "ib0", "", "0", "optional"], ["mlx5_0"]]
+    assert moved(planned(machine("mlx5"), "infiniband", parent="ib0")) == [["mlx5_0"]]
+
+
+def test_a_free_virtual_function(machine: Machine) -> None:
+    """One whose link is not on the host is another instance's."""
+    root = machine("mlx5")
+    first = moved(planned(root, "infiniband", parent="mlx5_0", nictype="sriov"))
+    link = first[0][0]
+    for path in Path(root).glob(f"sys/**/net/{link}"):
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    for path in Path(root).glob("sys/**/gid_attrs/ndevs/*"):
+        if path.read_text().strip() == link:
+            path.unlink()
+    second = moved(planned(root, "infiniband", parent="mlx5_0", nictype="sriov"))
+    assert second[0][0] != link
+    assert second[1] != first[1]
+
+
+@pytest.mark.parametrize(
+    ("tree", "keys", "error", "said"),
+    [
+        ("mlx5", {"parent": "ib0", "mtu": "2044"}, SpecError, "nictype"),
+        ("mlx5", {"parent": "ib0", "mtu": "67", "nictype": "physical"}, SpecError, "MTU"),
+        ("mlx5", {"parent": "ib0", "name": "a/b", "nictype": "physical"}, SpecError, "name for a link"),
+        ("mlx5", {"parent": "ib0", "hwaddr": "52:54", "nictype": "physical"}, SpecError, "hardware address"),
+        ("mlx5", {"count": "all", "nictype": "physical"}, SpecError, "count"),
+        ("virtual", {"nictype": "physical"}, UnsupportedError, "made of software"),
+    ],
+)
+def test_links_that_cannot_be_given(
+    machine: Machine, tree: str, keys: dict[str, str], error: type[CtrmgrError], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        planned(machine(tree), "infiniband", **keys)
+
+
+def test_what_has_moved_in_is_kept_in_a_plan_that_is_made_again(machine: Machine) -> None:
+    """A link that the instance has is not on the host: other keys can be changed all the same."""
+    image = type("Image", (), {"rootfs": "/", "metadata": {}})()
+    given = {"d": device.check("d", {"type": "infiniband", "parent": "ib0", "nictype": "physical"})}
+    host = Host(machine("mlx5"), privileged=False)
+    before = compile.build(image, {}, given, host, ignore_unsupported=True)
+    gone = Host(machine("virtual"), privileged=False)
+    with pytest.raises(NotFoundError):
+        compile.build(image, {}, given, gone, ignore_unsupported=True)
+    for old in (before, compile.build(image, {}, given, gone, ignore_unsupported=True, old=before)):
+        after = compile.build(image, {}, given, gone, ignore_unsupported=True, old=old)
+        assert moved(after) == moved(before)
+        assert after.count(["identity", "d", rows.ALWAYS, ""]) == 1
+
+
+def test_a_physical_nic() -> None:
+    found = planned("/", "nic", nictype="physical", parent="eth7", hwaddr="52:54:00:12:34:56")
+    assert moved(found) == [["eth7", "eth7", "52:54:00:12:34:56", "0", "required"]]
+    for wrong in ({"parent": "eth7", "limits.max": "1Mbit"}, {}, {"parent": "eth7", "ipv4.address": "10.0.0.1"}):
+        with pytest.raises(SpecError):
+            planned("/", "nic", nictype="physical", **wrong)
+    with pytest.raises(SpecError, match="two devices bring a link `x`"):
+        rows.shared([row for one in ("a", "b") for row in links.netdev(one, one, "x", "", "0", "required")])
 
 
 def test_hardware_and_plan_meet_in_the_compiled_rows(machine: Machine) -> None:

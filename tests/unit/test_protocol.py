@@ -55,7 +55,7 @@ def test_numbers() -> None:
     } == control.ACCESS  # fmt: skip
     assert {
         name: found[name.upper()]
-        for name in ("char", "block", "bind", "env", "hook", "share", "rule", "filesystem", "group")
+        for name in ("char", "block", "bind", "env", "hook", "share", "rule", "netdev", "rdma", "filesystem", "group")
     } == control.TYPES
     assert found["SUSPENDED"] == control.SUSPENDED
 
