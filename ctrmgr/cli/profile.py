@@ -91,6 +91,23 @@ def profile_show(args: Args) -> None:
     print(_read(find(args.positional[0])), end="")
 
 
+def _from_oci(name: str, file: str, text: str) -> str:
+    """The limits of an OCI runtime configuration as a profile; "" when it is none."""
+    import json
+
+    from ctrmgr import source
+    from ctrmgr.spec import oci
+
+    if '"ociVersion"' not in text:
+        return ""
+    document = source.parse_json(file, text)
+    if not oci.is_config(document.data):
+        return ""
+    config = oci.config(document)
+    lines = [f"  {key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in config.items()]
+    return EMPTY.format(name).replace("config: {}\n", f"config:\n{''.join(lines)}" if lines else "config: {}\n")
+
+
 def profile_create(args: Args) -> None:
     """An empty profile, or the one in a file or (`-`) on standard input."""
     name = args.positional[0]
@@ -102,6 +119,7 @@ def profile_create(args: Args) -> None:
     text = EMPTY.format(name)
     if len(args.positional) > 1:
         text = sys.stdin.read() if args.positional[1] == "-" else _read(args.positional[1])
+        text = _from_oci(name, args.positional[1], text) or text
         _validate(args.positional[1], text)
     _write(args, path, text)
     _talk(args, f"made profile `{name}`: {path}")
@@ -220,7 +238,12 @@ COMMANDS = (
         profile_create,
         arguments=(
             Argument("PROFILE", "its name"),
-            Argument("FILE", "YAML; `-` is standard input", required=False, complete="file"),
+            Argument(
+                "FILE",
+                "YAML, or the limits of an OCI config.json; `-` is standard input",
+                required=False,
+                complete="file",
+            ),
         ),
     ),
     Command("profile edit", "change a profile in $EDITOR", profile_edit, arguments=(PROFILE,)),
