@@ -40,16 +40,10 @@ def prepare(name: str, plan: Rows) -> None:
     """Before a start: the limits hold before the instance runs. Raises HostError, UnsupportedError."""
     wanted = _wanted(plan)
     folder = _folder(plan) if any(mechanism == "nvml" for mechanism, _ in wanted) else ""
-    if folder:
-        _make(folder)
     try:
         _apply(name, {}, wanted, folder)
     except BaseException:
-        try:
-            restore(name)
-        finally:
-            if folder:
-                _remove(folder)
+        restore(name)
         raise
 
 
@@ -69,7 +63,7 @@ def change(name: str, old: Rows, new: Rows) -> None:
 def ending(name: str) -> None:
     """Before an instance's cgroup goes: NVIDIA's driver does not hear of that, and would keep for it what was kept."""
     for kind, address, folder in _noted(name):
-        if kind == "nvml":
+        if kind == "nvml" and os.path.isdir(folder):
             try:
                 with nvml.Library() as library:
                     now = library.limits(address, folder)
@@ -80,13 +74,16 @@ def ending(name: str) -> None:
 
 
 def restore(name: str) -> None:
-    """After a run: the files of drivers say again what they did before."""
+    """After a run: the files of drivers say again what they did before, and a cgroup that no monitor has taken over is gone."""
+    ending(name)
     for kind, path, value in reversed(_noted(name)):
-        if kind == "sysfs":
-            try:
-                _write(path, value)
-            except HostError:
-                pass  # the function is gone, and its profile with it
+        if kind == "nvml":
+            _remove(value)
+            continue
+        try:
+            _write(path, value)
+        except HostError:
+            pass  # the function is gone, and its profile with it
     state.unlink(_note(name))
 
 
@@ -145,6 +142,8 @@ def _apply(name: str, before: Wanted, after: Wanted, folder: str) -> None:
     if noted:
         state.make_dir(os.path.dirname(_note(name)), 0o700)
         state.write_flat(_note(name), noted)
+    if folder and not os.path.isdir(folder):
+        _make(folder)
     for place in dict.fromkeys((*before, *after)):
         if before.get(place) == after.get(place):
             continue

@@ -89,6 +89,7 @@ def _devices(name: str) -> None:
         from ctrmgr.backend import gpu_limits
 
         gpu_limits.prepare(name, _rows(path))
+        crash("start-limited")
 
 
 def _look_again(name: str, path: str) -> None:

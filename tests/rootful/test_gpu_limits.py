@@ -127,6 +127,15 @@ def test_a_run_that_ends_by_itself_or_is_killed(gpu: Gpu) -> None:
     gpu.ctr("delete", "c1")
 
 
+def test_a_start_that_is_killed(gpu: Gpu) -> None:
+    """Once the limits are set, and before there is a monitor that could remove the cgroup that they were set on."""
+    gpu.ctr("start", "c1", code=-signal.SIGKILL, env={"CTRMGR_CRASH_AT": "start-limited"})
+    assert gpu.quantum.read_text() == "25" and gpu.noted() and os.path.isdir(gpu.cgroup())
+    gpu.ctr("config", "set", "c1", "user.x=1")
+    assert gpu.calls() == [SET, ZEROED]
+    assert gpu.quantum.read_text() == "7" and not gpu.noted() and not os.path.exists(gpu.cgroup())
+
+
 def test_below_what_is_in_use(gpu: Gpu) -> None:
     """The library has the limits of the run before: as it would for one that is lowered live."""
     gpu.ctr("start", "c1")
@@ -134,4 +143,4 @@ def test_below_what_is_in_use(gpu: Gpu) -> None:
     gpu.ctr.env["NVML_USED"] = str(65 * MIB)
     failed = gpu.ctr("start", "c1", code=5)
     assert f"below what is in use now: {65 * MIB} bytes" in failed.stderr
-    assert gpu.calls() == [SET, ZEROED]
+    assert gpu.calls() == [SET, ZEROED, ZEROED] and not os.path.exists(gpu.cgroup())
