@@ -8,6 +8,7 @@ import os
 import tempfile
 
 from ctrmgr import state
+from ctrmgr.cli import distant
 from ctrmgr.errors import BackendError, ConflictError, NotFoundError, SpecError
 from ctrmgr.remote import copying, images, registry
 from ctrmgr.remote.server import of, open_server
@@ -144,6 +145,27 @@ def files(remote: registry.Remote | None, word: str) -> Iterator[tuple[str, list
                 fingerprint = images.find(server, word)
                 paths = images.fetch(server, fingerprint, folder)
             yield fingerprint, paths
+
+
+def bring(args: Args, word: str) -> str:
+    """The fingerprint of another machine's image, which is in the store then. What is there already is not fetched again."""
+    from ctrmgr.images import importing, store
+
+    remote, name = _split(word)
+    if remote is None:
+        return store.find(name).fingerprint
+    if is_stream(remote):
+        from ctrmgr.remote import streams
+
+        wanted = streams.find(remote, name).fingerprint
+    else:
+        with of(remote) as server:
+            wanted = images.find(server, name)
+    if wanted not in store.fingerprints():
+        distant.talk(args, f"image `{wanted[:12]}` comes from `{remote.name}`")
+        with files(remote, name) as (fingerprint, paths):
+            importing.import_image(paths, fingerprint=fingerprint, description=word)
+    return wanted
 
 
 def image_copy(args: Args) -> None:

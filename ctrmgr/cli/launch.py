@@ -7,10 +7,12 @@ import sys
 
 from ctrmgr.backend import create, local
 from ctrmgr.cli.command import Argument, Command, Option, pairs
-from ctrmgr.errors import SpecError
+from ctrmgr.errors import NotFoundError, SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ctrmgr.cli.command import Args
 
 
@@ -49,12 +51,27 @@ def checked(
     return config, {name: device.check(name, values) for name, values in devices.items()}
 
 
+def made(args: Args, asked: create.Wish, make: Callable[[create.Wish], str]) -> str:
+    """Made of an image of the store; of one on a server or an image server, when it is called so and the store has none."""
+    try:
+        return make(asked)
+    except NotFoundError:
+        from ctrmgr.cli import image
+
+        if not image.names_remote(asked.image):
+            raise
+        from ctrmgr.cli import distant_image
+
+        asked.image = distant_image.bring(args, asked.image)
+        return make(asked)
+
+
 def run_launch(args: Args) -> None:
     asked = wish(args)
     if args.flag("dry-run"):
         show_plan(asked)
         return
-    announce(args, local.launch(asked), asked)
+    announce(args, made(args, asked, local.launch), asked)
 
 
 def run_create(args: Args) -> None:
@@ -62,7 +79,7 @@ def run_create(args: Args) -> None:
     if args.flag("dry-run"):
         show_plan(asked)
         return
-    announce(args, create.create(asked), asked)
+    announce(args, made(args, asked, create.create), asked)
 
 
 def announce(args: Args, name: str, asked: create.Wish) -> None:

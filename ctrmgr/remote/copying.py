@@ -103,14 +103,7 @@ def refuse_if_running(server: Server, name: str, found: Mapping[str, Any]) -> No
 
 def forget_image(server: Server, fingerprint: str) -> str:
     """Delete an image that was only on the way; returns why that failed."""
-    try:
-        with Server(server.name, server.target, server.project) as other:
-            other.change("DELETE", f"/images/{quoted(fingerprint)}")
-    except NotFoundError:
-        return ""
-    except CtrmgrError as error:
-        return error.message
-    return ""
+    return _drop(server, f"/images/{quoted(fingerprint)}")
 
 
 class Passing:
@@ -195,18 +188,37 @@ def by_backup(source: Server, name: str, target: Server, new: str, *, alone: boo
     data = {"name": backup, "instance_only": alone, "container_only": alone, "compression_algorithm": "none"}
     try:
         source.change("POST", url, data)
-        try:
-            with Server(source.name, source.target, source.project) as stream:
-                blocks = download(stream, f"{url}/{backup}/export")
-                names = {f"X-{kind}-name": new for kind in ("LXD", "Incus")}
-                upload(target, "/instances", blocks, names)
-        finally:
-            with Server(source.name, source.target, source.project) as other:
-                other.change("DELETE", f"{url}/{backup}")
-    except CtrmgrError as error:
+        with Server(source.name, source.target, source.project) as stream:
+            names = {f"X-{kind}-name": new for kind in ("LXD", "Incus")}
+            upload(target, "/instances", download(stream, f"{url}/{backup}/export"), names)
+    except BaseException as error:
+        left = _drop(source, f"{url}/{backup}")
+        if not isinstance(error, CtrmgrError):
+            raise
         if isinstance(error, GoneError):
             error.hint = instances.doubt(target, new, "made")
+        if left:
+            error.hint = f"{error.hint or ''}; backup `{backup}` may be left on `{source.name}`: {left}".removeprefix(
+                "; "
+            )
         raise instances.translated(target, new, error) from None
+    if left := _drop(source, f"{url}/{backup}"):
+        raise BackendError(
+            f"backup `{backup}` is left on `{source.name}`: {left}",
+            hint=f"`{instances.label(target, new)}` is there and whole",
+        )
+
+
+def _drop(server: Server, path: str) -> str:
+    """Delete what was on the way; returns why that failed."""
+    try:
+        with Server(server.name, server.target, server.project) as other:
+            other.change("DELETE", path)
+    except NotFoundError:
+        return ""
+    except CtrmgrError as error:
+        return error.message
+    return ""
 
 
 def export_image(server: Server, fingerprint: str) -> Iterator[bytes]:

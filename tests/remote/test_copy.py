@@ -144,3 +144,21 @@ def test_gone_in_the_middle(all_of_them: Ctr, servers: dict[str, Daemon]) -> Non
         assert f"`far{number}` went away" in gone.stderr
         middle.close()
         assert there(ctr, "lxd:", "incus:") == ["lxd:c1"]
+
+
+def test_gone_under_a_backup(all_of_them: Ctr, servers: dict[str, Daemon], second: Daemon) -> None:
+    """Neither server keeps anything of a backup that did not arrive."""
+    ctr = all_of_them
+    for number, (socket, cut) in enumerate(
+        ((second.socket, b"POST /1.0/instances "), (servers["lxd"].socket, b"/export"))
+    ):
+        path = ctr.folder / f"middle{number}.sock"
+        middle = Middle(path, socket)
+        ctr("remote", "add", f"middle{number}", str(path))
+        middle.rule = lambda data, cut=cut: "cut" if cut in data.split(b"\r\n")[0] + b" " else "pass"  # type: ignore[misc]
+        words = ("lxd:c1", "middle0:c5") if number == 0 else ("middle1:c1", "lxd2:c5")
+        gone = ctr("copy", *words, code=6)
+        assert f"`middle{number}` went away" in gone.stderr and "was made is not known" in gone.stderr
+        middle.close()
+        assert there(ctr, "lxd2:") == []
+        assert servers["lxd"].tool("query", "/1.0/instances/c1/backups").strip() == "[]"

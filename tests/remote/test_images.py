@@ -184,6 +184,10 @@ def test_image_server(both: Ctr, streams: Streams, tmp_path: Path) -> None:
     assert both("image", "copy", "images:tiny/1", "local:", "--alias", "tiny").stdout.strip() == streams.fingerprint
     both("launch", "tiny", "c1", "-p", "no-network")
     assert both("exec", "c1", "--", "cat", "/etc/group").stdout.startswith("root:x:0:")
+    both("launch", "images:tiny/1", "c2", "-p", "no-network")
+    assert "comes from `lxd`" in both("launch", "lxd:tiny", "c3", "-p", "no-network").stderr
+    assert both("create", "lxd:tiny", "c4", "-p", "no-network").stderr == ""
+    assert "no image `lxd:nope`" in both("launch", "lxd:nope", "c5", code=3).stderr
     for kind in ("lxd", "incus"):
         both("image", "copy", "images:tiny/1", f"{kind}:", "--alias", "streamed")
         both("launch", "streamed", f"{kind}:c1")
