@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from ctrmgr.backend import allocations, limits, live, record, repair
+from ctrmgr.backend import allocations, leases, limits, live, record, repair
 from ctrmgr.backend.repair import crash
 from ctrmgr.images import store
 from ctrmgr.plan import compile
@@ -27,6 +27,7 @@ def opened(name: str) -> Iterator[record.Record]:
 
 def compiled(own: record.Record) -> list[list[str]]:
     """The plan that follows from the record as it is now. Raises SpecError, UnsupportedError, ConflictError."""
+    leases.tell(own.name)
     rows = compile.recompile(own.name, store.load(own.image), own.profiles, own.config, own.devices, own.plan())
     return allocations.with_rows(own.name, rows)
 

@@ -55,8 +55,10 @@ def compiled(wish: Wish, image: Image) -> list[list[str]]:
         rows = template.cached(image, wish.profiles)
         if rows is not None:
             return rows
+    from ctrmgr.backend import leases
     from ctrmgr.plan import compile
 
+    leases.tell()
     return compile.compile_template(
         image, wish.profiles, wish.config, wish.devices, ignore_unsupported=wish.ignore_unsupported
     )

@@ -55,6 +55,8 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
         if field.refused and canonical[key] != field.default:
             raise UnsupportedError(f"device `{name}`: `{key}`: {field.refused}")
     canonical = parts.remembered(canonical)
+    if "count" in canonical:
+        leases.tell()
     return canonical, _limited(leases.found(name, canonical))
 
 

@@ -59,6 +59,18 @@ def stale() -> list[Lease]:
     return [lease for lease in held() if _is_stale(lease, "")]
 
 
+def tell(instance: str = "") -> None:
+    """Let a `count` of devices prefer what the instance has already, and then what nobody has. Cold."""
+    from ctrmgr.devices import choose
+
+    def known() -> tuple[set[str], set[str]]:
+        own = {_shown(lease.id) for lease in held() if lease.instance == instance}
+        others = [lease for lease in held() if lease.instance != instance and not _is_stale(lease, instance)]
+        return own, {_shown(lease.id) for lease in others}
+
+    choose.held = known
+
+
 def take(instance: str, rows: Sequence[Sequence[str]]) -> None:
     """Take what the `lease` rows of a plan or device name, all or nothing; the caller holds the instance's lock.
 

@@ -194,6 +194,7 @@ def replan(name: str) -> None:
 
     own = record.Record(name)
     addresses = [["address", "4", address, ""] for address, owner in state.claims("addresses").items() if owner == name]
+    leases.tell(name)
     rows = compile.recompile(name, store.load(own.image), own.profiles, own.config, own.devices, addresses)
     if repair.has_allocations(name):
         from ctrmgr.backend import allocations

@@ -8,7 +8,7 @@ from ctrmgr.host import sysfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Protocol, TypeVar
 
     from ctrmgr.host import pci
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=Known)
     F = TypeVar("F", bound=Found)
+
+
+def _nobody() -> tuple[Collection[str], Collection[str]]:
+    return (), ()
+
+
+held: Callable[[], tuple[Collection[str], Collection[str]]] = _nobody
+"""The ids that the instance in question holds leases on, and those of others: who knows them says so (`backend/leases.py`)."""
 
 BOOT = "/proc/sys/kernel/random/boot_id"
 
@@ -60,7 +68,21 @@ def some(what: str, found: list[T], wanted: Mapping[str, str], among: Sequence[T
         raise NotFoundError(
             f"there are {len(found)} such {what} devices and not {count}", hint=f"there are {listed(found)}"
         )
-    return found[: int(count)]
+    wished = sorted(found, key=_wish(held()))[: int(count)] if len(found) > int(count) else found
+    return [each for each in found if each in wished]
+
+
+def _wish(leases: tuple[Collection[str], Collection[str]]) -> Callable[[Known], int]:
+    """First what is ours already, then what nobody has, even a part of, and last what others have."""
+    own, others = leases
+
+    def wish(each: Known) -> int:
+        names = [f"{kind}:{each.id}" for kind in ("pci", "gpu", "rdma")]
+        if any(name in own for name in names):
+            return 0
+        return 2 if any(id == name or id.startswith(f"{name}/") for id in others for name in names) else 1
+
+    return wish
 
 
 def missing(what: str, wanted: Mapping[str, str], among: Sequence[Known]) -> NotFoundError:

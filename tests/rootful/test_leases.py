@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -155,3 +157,18 @@ def test_a_plan_that_was_lost_has_its_leases_again(two: Ctr) -> None:
     plan.write_bytes(whole[: whole.index(b"lease")])
     two("start", "c1")
     assert leases(two) == ["char:10:229 exclusive c1 fuse"]
+
+
+def test_a_count_is_told_who_has_what(two: Ctr) -> None:
+    """What running instances hold; a lease that nobody has anything for does not count, and one's own is told apart."""
+    attach(two, "c1", "exclusive")
+    folder = two.folder / "run/.leases"
+    for file in ("pci:0000:18:00.0%2Fgi1%2Fci0 shared c1 fuse", "pci:0000:9a:00.0 exclusive c2 nothing"):
+        (folder / file).touch()
+    script = "from ctrmgr.backend import leases; from ctrmgr.devices import choose; leases.tell({!r}); print(*map(sorted, choose.held()))"
+    said = {
+        name: subprocess.check_output([sys.executable, "-c", script.format(name)], env=two.env, text=True).strip()
+        for name in ("c1", "c2", "")
+    }
+    has = "['char:10:229', 'pci:0000:18:00.0/gi1/ci0']"
+    assert said == {"c1": f"{has} []", "c2": f"['pci:0000:9a:00.0'] {has}", "": f"[] {has}"}

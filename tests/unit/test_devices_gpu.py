@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrmgr.devices import rows
+from ctrmgr.devices import choose, rows
 from ctrmgr.errors import CtrmgrError, HostError, NotFoundError, SpecError
 from ctrmgr.host import libraries, sysfs
 from ctrmgr.spec import device
@@ -315,3 +315,25 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "d").write_text("")
     assert libraries.real("/a", str(tmp_path)) == libraries.real("/none", str(tmp_path)) == ""
     assert libraries.real("/c", str(tmp_path)) == "/d"
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "expected"),
+    [
+        (set(), set(), "/dev/nvidia0"),
+        (set(), {f"pci:{FIRST}"}, "/dev/nvidia1"),
+        (set(), {f"pci:{FIRST}/gi1/ci0"}, "/dev/nvidia1"),
+        (set(), {f"pci:{FIRST}", f"pci:{SECOND}"}, "/dev/nvidia0"),
+        ({f"pci:{SECOND}"}, set(), "/dev/nvidia1"),
+        ({f"pci:{FIRST}"}, {f"pci:{FIRST}"}, "/dev/nvidia0"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_count_takes_what_nobody_has(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, own: set[str], others: set[str], expected: str
+) -> None:
+    """What an instance has already it keeps; where everything is held, whoever takes the lease decides."""
+    monkeypatch.setattr(choose, "held", lambda: (own, others))
+    assert bare(machine("nvidia"), vendorid="10de", count="1")[0] == expected
+    both = ["/dev/nvidia0", "/dev/nvidia1"]
+    assert [path for path in bare(machine("nvidia"), count="2") if path in both] == both, "all, in their order"
