@@ -339,6 +339,11 @@ def delete(name: str) -> None:
         user = next((each for each in everything() if each.uses == name), None)
         if user is not None:
             raise ConflictError(f"partition `{name}` is in use", hint=f"{user.owner} has it")
+        own = {row[2] for row in held.rows if row[0] == "lease"}
+        gone = {lease.file for lease in leases.stale()} if own else set()
+        lease = next((each for each in leases.held() if each.id in own and each.file not in gone), None)
+        if lease is not None:  # by keys that say which slice or function, not by its name
+            raise ConflictError(f"partition `{name}` is in use", hint=f"{lease.instance}/{lease.device} has it")
         allocations.release(held)
 
 

@@ -178,6 +178,11 @@ def _device(found: Translated, name: str, keys: Mapping[str, str], has: frozense
     if extension is None and kind not in NATIVE:
         found.problems.append((f"{name}", f"no server has the type `{kind}`"))
         return
+    if keys.get("partition"):
+        found.problems.append(
+            (f"{name}.partition", "a server divides no device: give it a slice that is there (`gputype: mig`)")
+        )
+        return
     if kind == "gpu" and "/" in keys.get("id", ""):
         extension = "gpu_cdi"  # `id` is the name of a device of a CDI specification
     if extension and extension not in has:

@@ -164,6 +164,24 @@ def test_xe(tmp_path: Path, layout: str) -> None:
         assert tree.everything() == before
 
 
+def test_what_somebody_has_by_other_keys_is_not_ended(tmp_path: Path) -> None:
+    with on(Xe(tmp_path / "root"), tmp_path) as tree:
+        assert isinstance(tree, Xe)
+        before = tree.everything()
+        partitions.create("big", Xe.ID, "memory=8589934592")
+        os.makedirs(leases.folder())
+        file = Path(leases.folder(), f"pci:{Xe.VFS[0]} shared other g")
+        file.touch()
+        with (
+            patch.object(leases, "_is_stale", lambda lease, instance: False),
+            pytest.raises(ConflictError, match="partition `big` is in use") as error,
+        ):
+            partitions.delete("big")
+        assert error.value.hint == "other/g has it"
+        partitions.delete("big")  # there is no such instance any more
+        assert tree.everything() == before
+
+
 def test_xe_of_somebody_else(tmp_path: Path) -> None:
     """Functions that an administrator has enabled and provisioned are counted and left alone."""
     with on(Xe(tmp_path / "root"), tmp_path) as tree:

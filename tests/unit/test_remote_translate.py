@@ -75,6 +75,7 @@ def test_raw_keys_are_added_to() -> None:
         ({}, {"d": {"type": "unix-char", "source": "/dev/x", "readonly": "true"}}, ["d.readonly"]),
         ({}, {"n": {"type": "nic", "nictype": "host"}}, ["n"]),
         ({}, {"n": {"type": "no-such"}}, ["n"]),
+        ({}, {"g": {"type": "gpu", "partition": "memory=1"}}, ["g.partition"]),
         ({"limits.enforcement": "strict"}, {"n": {"type": "nic", "nictype": "host"}}, ["limits.enforcement", "n"]),
     ],
 )
