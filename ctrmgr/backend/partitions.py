@@ -52,6 +52,10 @@ def locked() -> Iterator[None]:
         try:
             lock = state.Lock(LOCK, wait=False).__enter__()
             break
+        except FileNotFoundError:
+            raise HostError(
+                f"`{LOCK}` is not there, and without it no other user is kept out", hint="mount /sys"
+            ) from None
         except ConflictError:
             if time.monotonic() > deadline:
                 raise ConflictError(

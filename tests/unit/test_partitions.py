@@ -367,3 +367,24 @@ def test_a_broken_plugin(tmp_path: Path) -> None:
         ):
             allocations.settle("y", plan_of("y", "cores=1,memory=1"), starts=True)
         assert len(card.there("a")) == 1
+
+
+def test_the_lock(tmp_path: Path) -> None:
+    """Who waits for too long says so; who has it may take it again; without /sys there is none."""
+    with machine() as (_, folder):
+        with (
+            state.Lock(str(folder / "lock")),
+            patch.object(partitions, "PATIENCE", 0.1),
+            pytest.raises(ConflictError, match="another command has been making or ending partitions"),
+            partitions.locked(),
+        ):
+            pass
+        with partitions.locked(), partitions.locked():
+            assert state.is_locked(str(folder / "lock"))
+        assert not state.is_locked(str(folder / "lock"))
+        with (
+            patch.object(partitions, "LOCK", f"{tmp_path}/none"),
+            pytest.raises(HostError, match="is not there"),
+            partitions.locked(),
+        ):
+            pass

@@ -61,11 +61,14 @@ class Scratch(Plugin):
 
     def partitions(self, found: Sequence[Found]) -> list[Partition]:
         """What there is, if another user has made it, too. A file that is not bound yet is a slice already."""
-        try:
-            names = os.listdir(FOLDER)
-        except FileNotFoundError:
-            return []
-        return [Partition(found[0].id, name, {"bytes": os.stat(f"{FOLDER}/{name}").st_size}) for name in names]
+        there = []
+        for name in os.listdir(FOLDER) if os.path.isdir(FOLDER) else ():
+            try:
+                size = os.stat(f"{FOLDER}/{name}").st_size
+            except FileNotFoundError:
+                continue  # released since it was listed
+            there.append(Partition(found[0].id, name, {"bytes": size}))
+        return there
 
     def divide(self, found: Found, takes: Mapping[str, int], profile: str, taken: Sequence[Partition]) -> Allocation:  # noqa: ARG002
         """Whole pages, as many as are needed."""
