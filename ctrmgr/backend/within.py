@@ -184,9 +184,9 @@ class _Process:
             raise ConflictError(f"`{self.name}` is not running")
         self.pidfd = sc.pidfd_open(init)
         self.stack.callback(os.close, self.pidfd)
-        control.ask(
-            record.run_home(self.name), control.STATUS
-        )  # its monitor lives, so init was not somebody else by then
+        # Asked again: what was opened is its init, and nobody who has got the number since.
+        if control.ask(record.run_home(self.name), control.STATUS).status()[1] != init:
+            raise ConflictError(f"`{self.name}` is not running")
         return lambda: sc.setns(self.pidfd, sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
 
     def _mounted(self) -> Callable[[], None]:
