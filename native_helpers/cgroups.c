@@ -213,9 +213,13 @@ static void guarantee(int parent, const char *file)
 	struct priv_cgroup_write write = {0};
 	struct failure ignored;
 	char text[2048], *next;
+	struct timespec pause = {.tv_nsec = 2000000};
 	OWNED int lock = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	if (lock < 0 || flock(lock, LOCK_EX) || read_at(parent, file, text, sizeof(text)) <= 0)
+	/* other monitors are soon done; whoever else may read the folder can lock it, and is not waited for */
+	for (int tries = 0; lock >= 0 && tries < 50 && flock(lock, LOCK_EX | LOCK_NB); tries++)
+		nanosleep(&pause, NULL);
+	if (lock < 0 || read_at(parent, file, text, sizeof(text)) <= 0)
 		return;
 	snprintf(write.file, sizeof(write.file), "%s", file);
 	for (char *line = text; *line; line = next) {
