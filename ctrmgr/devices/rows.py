@@ -105,7 +105,7 @@ def _named(name: str, error: CtrmgrError) -> CtrmgrError:
 def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str], root: str = "/") -> list[Row]:
     """The rows of what a driver has resolved. Raises ValueError, NotFoundError, and UnsupportedError for edits that cannot be done."""
     edits = resolved.edits
-    _refuse(edits)
+    _refuse(edits, root)
     fields.one_owner(values)
     found = [_device(name, node, resolved, values, root) for node in edits.device_nodes]
     found += [_bind(name, mount, values) for mount in edits.mounts]
@@ -129,10 +129,17 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
     return found + [["lease", name, id, values.get("lease") or "shared"] for id in resolved.lease]
 
 
-def _refuse(edits: ContainerEdits) -> None:
-    for field, said in (("intel_rdt", "intelRdt"),):
-        if getattr(edits, field):
-            raise UnsupportedError(f"its specification has `{said}`, which is not done yet")
+def _refuse(edits: ContainerEdits, root: str) -> None:
+    if edits.intel_rdt:
+        has = os.path.exists(f"{root.rstrip('/')}/sys/fs/resctrl/schemata")
+        why = (
+            "commands that enter the instance would not be in its class"
+            if has
+            else "no resctrl is mounted on this host"
+        )
+        raise UnsupportedError(
+            f"its specification has `intelRdt` (cache and memory bandwidth), which is not done: {why}"
+        )
     if edits.hooks:
         raise UnsupportedError(
             f"its specification has a hook, `{edits.hooks[0].path}`, which is not one that is known here"
