@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import sys
 from functools import partial
 
 from ctrmgr.cli import distant
 from ctrmgr.cli.distant_config import Asked
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError
-from ctrmgr.remote import cluster, instances, placement, wanted
+from ctrmgr.remote import cluster, images, instances, placement, registry, wanted
 from ctrmgr.remote.server import StaleError, quoted
 from ctrmgr.remote.wire import GoneError
 
@@ -40,7 +41,7 @@ def place(args: Args, asked: Asked, make: Callable[[Asked], None], show: Callabl
     Raises NotFoundError for a member or group that is not there, ConflictError when none fits, and what the last that was tried says.
     """
     server, target = asked.server, args.one("target")
-    rows, request = question(server, target, *effective(asked))
+    rows, request = question(server, target, asked.image, *effective(asked))
     answers = cluster.ask(server, rows)
     policy = args.one("policy") or placement.PACKING
     tried: dict[str, CtrmgrError] = {}
@@ -75,20 +76,18 @@ def place(args: Args, asked: Asked, make: Callable[[Asked], None], show: Callabl
 
 
 def question(
-    server: Server, target: str, config: Mapping[str, str], devices: Mapping[str, Mapping[str, str]]
+    server: Server, target: str, image: str, config: Mapping[str, str], devices: Mapping[str, Mapping[str, str]]
 ) -> tuple[list[Row], Request]:
     """Which members are meant, and what is asked of them. Raises NotFoundError with what there is."""
     rows = cluster.members(server)
-    if target == AUTO:
-        return rows, wanted.request(config, devices)
-    if target.startswith("@"):
-        group = target[1:]
+    group = target[1:] if target.startswith("@") else ""
+    if target == AUTO or group:
         known = sorted({name for row in rows for name in row.groups})
-        if group not in known:
-            raise NotFoundError(
-                f"`{server.name}` has no group `{group}` with members", hint=f"there are {', '.join(known)}"
-            )
-        return rows, wanted.request(config, devices, group=group)
+        if group and group not in known:
+            hint = f"there are {', '.join(known)}"
+            raise NotFoundError(f"`{server.name}` has no group `{group}` with members", hint=hint)
+        made_for = architecture(server, rows, image)
+        return rows, wanted.request(config, devices, group=group, architecture=made_for)
     for row in rows:
         if row.name == target:
             # Who names a member has counted: limits are limits there, and no guarantees.
@@ -97,6 +96,18 @@ def question(
         f"`{server.name}` has no member `{target}`",
         hint=f"there are {', '.join(row.name for row in rows)}; `auto` chooses one, `@GROUP` one of a group",
     )
+
+
+def architecture(server: Server, rows: Iterable[Row], image: str) -> str:
+    """What an image is made for, where members differ; "" for another server's, about which the member will say."""
+    if len({row.architecture for row in rows}) < 2:
+        return ""
+    remote, colon, alias = image.rpartition(":")
+    if remote in ("builtin", registry.LOCAL):
+        return os.uname().machine
+    if colon and registry.load().get(remote).name != server.name:
+        return ""
+    return str(server.get(f"/images/{images.find(server, alias)}")["architecture"])
 
 
 def effective(asked: Asked) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

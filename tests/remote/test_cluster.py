@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -178,6 +179,21 @@ def test_gpus_are_chosen_and_named(host: Outside, front: Front) -> None:
     assert location(host, "c4") == "m2"
     none = host("create", "tiny", "far:c5", "--target", "auto", "-d", "g,type=gpu,vendorid=10de", code=4)
     assert "`m2` has 0 of 3 GPUs with vendorid=10de free, and not 1" in none.stderr
+
+
+def test_architectures(host: Outside, front: Front) -> None:
+    """Where members differ, the image's is asked for."""
+    rows = json.loads(host.cluster.tool("query", "/1.0/cluster/members?recursion=1"))
+    for row in rows:
+        row["architecture"] = "riscv64" if row["server_name"] != "m3" else row["architecture"]
+    front.answer = lambda method, path: rows if path.startswith("/1.0/cluster/members?") else None
+    for image in ("tiny", "far:tiny", "builtin:busybox"):
+        said = host("create", image, "far:c1", "--target", "auto", "--explain", "--dry-run", "--format", "json")
+        why = {row["member"]: row["why"] for row in json.loads(said.stdout)}
+        machine = os.uname().machine
+        assert why == {"m3": "", **dict.fromkeys(("m1", "m2"), f"is riscv64, and the image is {machine}")}
+    host("create", "tiny", "far:c1", "--target", "auto")
+    assert location(host, "c1") == "m3"
 
 
 def test_two_want_the_last_one(host: Outside, front: Front) -> None:
