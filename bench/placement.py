@@ -18,10 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from ctrmgr.remote.fleet import Fleet
 from ctrmgr.remote.placement import (
     PACKING,
     SPREADING,
-    Fleet,
     Gpu,
     Hca,
     Member,

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import placement as simulation
+from ctrmgr.remote.fleet import Fleet
 from ctrmgr.remote.placement import (
     ANYBODY,
     FAR,
     PACKING,
     POLICIES,
     SPREADING,
-    Fleet,
     Gpu,
     Hca,
     Member,
