@@ -203,7 +203,7 @@ int link_place(struct monitor *m, struct part *p, struct failure *f)
 	struct moved *v = moved_of(p);
 	struct priv_netdev request = {.index = (uint32_t)v->was.index, .mtu = v->mtu, .up = 1};
 	OWNED int own = own_namespace(m), netns = start_namespace(m, "net");
-	struct netlink_link was = v->was, there;
+	struct netlink_link was = v->was, there = {0};
 	struct netlink n;
 	int error;
 

@@ -88,6 +88,8 @@ def live(name: str, values: Mapping[str, str], root: str = "/") -> list[Row]:
         raise UnsupportedError(
             f"device `{name}`: a nic of this kind cannot be attached live", hint="put it in a profile"
         )
+    if any(row[0] == "rdma" for row in found):
+        found.append(["identity", name, ALWAYS, ""])  # the next start plans anew: such an instance may pin memory
     return found
 
 

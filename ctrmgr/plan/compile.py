@@ -200,7 +200,7 @@ def build(
     rows += _network(device_rows, config)
     rows += sysctl.rows(config, host, is_host_network=["net", "host"] in rows)
     rows += _init(image, config)
-    rows += _confinement(config, host)
+    rows += _confinement(config, host, pins=any(row[0] == "rdma" for row in device_rows))
     rows += parts.shared([row for row in device_rows if row[0] in parts.WORDS])
     rows.append(["restart", "on-failure" if values.is_true(config.get("boot.autorestart")) else "no"])
     rows.append(["console-size", str(CONSOLE_SIZE)])
@@ -279,7 +279,7 @@ def _init(image: Image, config: Config) -> list[list[str]]:
     return rows
 
 
-def _confinement(config: Config, host: Host) -> list[list[str]]:
+def _confinement(config: Config, host: Host, *, pins: bool) -> list[list[str]]:
     drop, keep = (config.get(f"security.capabilities.{what}", "") for what in ("drop", "keep"))
     # What a newer kernel has and we do not know is dropped, too.
     kept = capabilities.mask(drop, keep) & ((1 << (host.last_capability + 1)) - 1)
@@ -291,7 +291,7 @@ def _confinement(config: Config, host: Host) -> list[list[str]]:
     ]
     if APPARMOR in host.apparmor:
         rows.append(["apparmor", APPARMOR])
-    rows += rlimits.rows(config, host)
+    rows += rlimits.rows(config, host, pins=pins)
     if not nesting:
         rows += [["mask", path] for path in MASKED]
         rows += [["readonly", path] for path in READONLY]

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 PREFIX = "limits.kernel."
 
 
-def rows(config: Mapping[str, str], host: Host) -> list[list[str]]:
-    """`rlimit` rows, and an `@ignored` row for each key left out by `limits.enforcement: best-effort`.
+def rows(config: Mapping[str, str], host: Host, *, pins: bool = False) -> list[list[str]]:
+    """`rlimit` rows, and an `@ignored` row for each key left out by `limits.enforcement: best-effort`. `pins`: it has devices
+    that work on memory which stays where it is, and so no limit on that, unless the configuration has one or we have.
 
     Raises UnsupportedError for a limit that the kernel would refuse.
     """
     limited = dict(host.init_limits)
+    if pins and not _refused("memlock", "unlimited", host):
+        limited["memlock"] = ("unlimited", "unlimited")
     found: list[list[str]] = []
     for key, value in sorted(config.items()):
         if not key.startswith(PREFIX):

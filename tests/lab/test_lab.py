@@ -35,3 +35,9 @@ def test_the_commands_exit_code_and_output_come_back() -> None:
     done = vm.boot("echo out; echo err >&2; uname -r; exit 3")
     assert done.code == 3
     assert done.output.splitlines() == ["out", "err", vm.kernel().version]
+
+
+@pytest.mark.timeout(400)
+def test_hardware_changes_its_network_namespace() -> None:
+    done = vm.boot("python3 -m tests.lab.links", ["net"], seconds=300)
+    assert done.code == 0, done.output

@@ -191,6 +191,28 @@ def test_what_has_moved_in_is_kept_in_a_plan_that_is_made_again(machine: Machine
         assert after.count(["identity", "d", rows.ALWAYS, ""]) == 1
 
 
+def test_memory_that_verbs_pin(machine: Machine) -> None:
+    image = type("Image", (), {"rootfs": "/", "metadata": {}})()
+    host = Host(machine("mlx5"), privileged=False)
+    given = {"d": device.check("d", {"type": "infiniband", "parent": "ib0"})}
+    for config, devices, limit in (
+        ({}, given, ["unlimited", "unlimited"]),
+        ({"limits.kernel.memlock": "65536:131072"}, given, ["65536", "131072"]),
+        ({"limits.kernel.memlock": "65536:131072"}, {}, ["65536", "131072"]),
+    ):
+        found = compile.build(image, config, devices, host, ignore_unsupported=True)
+        assert [row[2:] for row in found if row[:2] == ["rlimit", "memlock"]] == [limit]
+    found = compile.build(image, {}, {}, host, ignore_unsupported=True)
+    assert ["rlimit", "memlock", "unlimited", "unlimited"] not in found
+
+
+def test_a_device_that_comes_live_is_planned_anew_at_the_next_start(machine: Machine) -> None:
+    values = device.check("d", {"type": "infiniband", "parent": "ib0"})
+    again = ["identity", "d", rows.ALWAYS, ""]
+    assert again in rows.live("d", values, machine("mlx5"))
+    assert again not in rows.rows("d", values, machine("mlx5"))
+
+
 def test_a_physical_nic() -> None:
     found = planned("/", "nic", nictype="physical", parent="eth7", hwaddr="52:54:00:12:34:56")
     assert moved(found) == [["eth7", "eth7", "52:54:00:12:34:56", "0", "required"]]
