@@ -45,6 +45,12 @@ EXERCISES = {
     "test_seccomp.py": ("test_actions_and_comparisons", "test_other_architectures", "test_wrong_policies"),
     "test_exec.py": ("",),
     "test_run_plan.py": ("",),
+    "test_disk.py": (
+        "test_recursive_brings_what_is_mounted_below",
+        "test_a_file_system_on_a_disk",
+        "test_options_that_are_refused",
+    ),
+    "test_vendor.py": ("test_groups_that_come_with_it", "test_memory_that_comes_with_it", "test_a_mode_is_given_back"),
     "../unit/test_front.py": ("",),
 }
 """The tests of everything that the programs do, but for those that wait long or measure."""
