@@ -55,15 +55,19 @@ static bool limit_value(const char *text, rlim_t *value)
 static int rlimit_row(struct confinement *c, char *const field[], size_t count)
 {
 	struct rlimit limit;
+	size_t place = 0;
 
-	if (count != 4 || c->rlimit_count == RLIM_NLIMITS || !limit_value(field[2], &limit.rlim_cur) ||
-	    !limit_value(field[3], &limit.rlim_max) || limit.rlim_cur > limit.rlim_max)
+	if (count != 4 || !limit_value(field[2], &limit.rlim_cur) || !limit_value(field[3], &limit.rlim_max) ||
+	    limit.rlim_cur > limit.rlim_max)
 		return -EINVAL;
 	for (size_t i = 0; i < sizeof(LIMITS) / sizeof(*LIMITS); i++) {
 		if (strcmp(LIMITS[i].name, field[1]))
 			continue;
-		c->rlimits[c->rlimit_count].resource = LIMITS[i].resource;
-		c->rlimits[c->rlimit_count++].limit = limit;
+		while (place < c->rlimit_count && c->rlimits[place].resource != LIMITS[i].resource)
+			place++;
+		c->rlimits[place].resource = LIMITS[i].resource;
+		c->rlimits[place].limit = limit;
+		c->rlimit_count += place == c->rlimit_count;
 		return 1;
 	}
 	return -EINVAL;

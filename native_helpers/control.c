@@ -158,6 +158,15 @@ static void variables(struct monitor *m, struct answer *a)
 			a->reply.count++;
 		}
 	}
+	for (size_t i = 0; i < RLIM_NLIMITS; i++)
+		if (m->rlimit[i][0]) {
+			size_t size = strlen(m->rlimit[i]) + 1;
+
+			if (a->size + size <= sizeof(a->data)) {
+				memcpy(a->data + a->size, m->rlimit[i], size);
+				a->size += size;
+			}
+		}
 }
 
 /* The v1 cgroups' `cgroup.procs`, opened on each asking: they are seldom needed. */
@@ -241,8 +250,9 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 		break;
 	case CTL_WAIT: c->waits = true; return false;
 	case CTL_LIMIT: failed = limit(m, r, &f); break;
+	case CTL_RLIMIT:
 	case CTL_SYSCTL:
-		failed = parameter_set(m, r->device.path, r->value, &f);
+		failed = (r->op == CTL_RLIMIT ? rlimit_set : parameter_set)(m, r->device.path, r->value, &f);
 		memcpy(a->reply.detail, f.detail, sizeof(a->reply.detail));
 		break;
 	case CTL_MEND_FILTER: failed = mend_filter(m, &f); break;

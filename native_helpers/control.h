@@ -34,6 +34,7 @@ enum ctl_op {
 	CTL_SUSPEND = 15, /* as CTL_DETACH, until */
 	CTL_RESUME = 16,  /* name */
 	CTL_TEXT = 17,   /* name; reply: its hooks in data, for each a uint32_t size and so many bytes of ended words */
+	CTL_RLIMIT = 18, /* name in path, SOFT:HARD in value, of what runs and what comes; reply: as CTL_SYSCTL */
 	CTL_SYSCTL = 19, /* path below /proc/sys in path, value in value; reply: what it was in detail */
 	CTL_MEND_FILTER = 20, /* put the device program back */
 	CTL_MEND_NODE = 21,   /* name, path + fd of the host's node (O_PATH): make the device's node again */

@@ -107,9 +107,21 @@ static void parse(struct options *o, int argc, char **argv)
 		usage();
 }
 
+/* A resource limit that was changed since the start: `@rlimit NAME SOFT HARD`. */
+static void changed_limit(struct instance *i, char *text)
+{
+	char *field[4], *rest = NULL;
+	int count = 0;
+
+	for (char *word = strtok_r(text + 1, " ", &rest); word && count < 4; word = strtok_r(NULL, " ", &rest))
+		field[count++] = word;
+	if (count == 4)
+		(void)confine_row(&i->confinement, field, 4);
+}
+
 static void read_plan(struct instance *i)
 {
-	char *cursor, *field[12];
+	char *cursor, *next, *field[12];
 	struct stat st;
 	int count = 0, used = 0;
 
@@ -127,11 +139,15 @@ static void read_plan(struct instance *i)
 	if (count < 0 || used < 0)
 		quit(EXIT_HELPER, 0, "the instance's plan is damaged");
 	/* after the plan's own, which they replace */
-	for (cursor = i->variables; cursor < i->variables + i->variables_size; cursor += strlen(cursor) + 1)
-		if (cursor[0] == '=' && i->groups < GROUPS_MAX)
+	for (cursor = i->variables; cursor < i->variables + i->variables_size; cursor = next) {
+		next = cursor + strlen(cursor) + 1;
+		if (cursor[0] == '@')
+			changed_limit(i, cursor);
+		else if (cursor[0] == '=' && i->groups < GROUPS_MAX)
 			i->group[i->groups++] = (gid_t)strtoul(cursor + 1, NULL, 10);
 		else if (cursor[0] != '=' && i->env_count < PLAN_ENV_MAX)
 			i->env[i->env_count++] = cursor;
+	}
 	count = confine_load(&i->confinement);
 	if (count < 0)
 		quit(EXIT_HELPER, -count, "read the seccomp filter");

@@ -74,6 +74,7 @@ struct monitor {
 	int64_t stop_at; /* CLOCK_MONOTONIC ms at which a polite stop becomes a kill; 0: none */
 	int64_t look_at; /* at which the rules are tried again, because a node was leased to others; 0: none */
 	bool stopping, restarted;
+	char rlimit[RLIM_NLIMITS][CTL_NAME_MAX + 16]; /* changed since the start; as ctrmgr-exec takes them */
 	struct plan plan;
 	size_t used; /* slots below, the rest of which was never touched */
 	_Alignas(PAGE) struct part part[PARTS];
@@ -160,6 +161,9 @@ void fence_number(struct monitor *m, const struct ctl_device *d, bool closed);
 
 /* parameter.c: `detail` says what it was before. */
 int parameter_set(struct monitor *m, const char *name, const char *value, struct failure *f);
+
+/* rlimits.c: the same. */
+int rlimit_set(struct monitor *m, const char *name, const char *value, struct failure *f);
 
 /* links.c, links_repair.c: links of the host's that are the instance's for a while. */
 int links_record(struct monitor *m);  /* which, and what they were, for whoever must bring them back without us */

@@ -66,5 +66,5 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
 def _at_start(plan: Rows, joined: set[str]) -> list[Sequence[str]]:
     """The rows that a running instance does not follow."""
     where = {"cgroup-file": 1, "device-limit": 2}
-    live = ("link-limit", "gpu-limit", "gpu-default", "sysctl")
+    live = ("link-limit", "gpu-limit", "gpu-default", "sysctl", "rlimit")
     return [row for row in plan if row[0] not in live and (row[0] not in where or row[where[row[0]]] not in joined)]

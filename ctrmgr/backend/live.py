@@ -72,27 +72,36 @@ def _shape(name: str, old: Rows, new: Rows) -> None:
 
 
 def change_parameters(name: str, old: Rows, new: Rows) -> set[str]:
-    """Set the kernel parameters of a running instance that the plans have otherwise, or leave all as they were; returns those that
-    wait for its next start: what was taken away, whose first value nobody knows, and all with a monitor that is an older one.
+    """Set the kernel parameters and resource limits of a running instance that the plans have otherwise, or leave all as they were;
+    returns those that wait for its next start: what was taken away, whose first value nobody knows, a limit that only the start can
+    raise, and all with a monitor that is an older one.
 
     Raises SpecError for what the kernel refuses.
     """
-    before, after = ({row[1]: row[2] for row in plan if row[0] == "sysctl"} for plan in (old, new))
-    waits = set(before) - set(after)
-    done: list[tuple[str, str]] = []
-    for path, value in after.items():
-        if before.get(path) == value:
+    before, after = _parameters(old), _parameters(new)
+    waits = {path for _, path in set(before) - set(after)}
+    done: list[tuple[int, str, str]] = []
+    for (op, path), value in after.items():
+        if before.get((op, path)) == value:
             continue
-        reply = control.ask(record.run_home(name), control.SYSCTL, path=path, value=value)
+        reply = control.ask(record.run_home(name), op, path=path, value=value)
         if not reply.error:
-            done.append((path, reply.detail))
-        elif reply.error == errno.ENOSYS and not reply.step.startswith("set "):
+            done.append((op, path, reply.detail))
+        elif (reply.error == errno.ENOSYS and not reply.step.startswith("set ")) or (
+            op == control.RLIMIT and reply.error == errno.EPERM
+        ):
             waits.add(path)
         else:
-            for earlier, was in reversed(done):
-                control.ask(record.run_home(name), control.SYSCTL, path=earlier, value=was)
+            for earlier, which, was in reversed(done):
+                control.ask(record.run_home(name), earlier, path=which, value=was)
             raise control.failure(name, reply.step, reply.detail, reply.error)
     return waits
+
+
+def _parameters(plan: Rows) -> dict[tuple[int, str], str]:
+    """What the monitor is asked to set, and to what. Resource limits last: what they lower not everybody may raise again."""
+    found = {(control.SYSCTL, row[1]): row[2] for row in plan if row[0] == "sysctl"}
+    return found | {(control.RLIMIT, row[1]): f"{row[2]}:{row[3]}" for row in plan if row[0] == "rlimit"}
 
 
 def _write(name: str, rows: Rows) -> None:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 VERSION = 1
 STATUS, ATTACH, DETACH, DEVICES, STOP, KILL, FREEZE, THAW, ENTER, SIGNAL, WAIT, LIMIT = range(1, 13)
 PART, COMMIT, SUSPEND, RESUME, TEXT = range(13, 18)
-SYSCTL, MEND_FILTER, MEND_NODE = 19, 20, 21
+RLIMIT, SYSCTL, MEND_FILTER, MEND_NODE = 18, 19, 20, 21
 NAMES = (
     " status attach detach devices stop kill freeze thaw enter signal wait limit part commit suspend resume text"
-    "  sysctl mend_filter mend_node"
+    " rlimit sysctl mend_filter mend_node"
 ).split(" ")
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")

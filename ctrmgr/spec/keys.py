@@ -41,7 +41,7 @@ DONE: tuple[Key, ...] = (
     Key("limits.network.priority", "priority 0–10", "priority of the packets that it sends, unless its nic says otherwise",
         live=True),
     Key("limits.kernel.*", "limit", "resource limit of processes (`limits.kernel.nofile: 1024:4096`)",
-        parse=values.rlimit, suffix=RLIMITS.__contains__),
+        parse=values.rlimit, suffix=RLIMITS.__contains__, live=True),
     Key("linux.sysctl.*", "string", "kernel parameter of its own namespaces (`linux.sysctl.net.ipv4.ip_forward`): net, fs.mqueue, "
         "and kernel.msg…, sem and shm…", parse=values.line, live=True),
     Key("limits.enforcement", "strict, best-effort", "ours; best-effort: go on without the limits that this host cannot enforce",

@@ -142,3 +142,30 @@ def test_kernel_parameters_change_live_or_not_at_all(c1: Ctr) -> None:
     c1("restart", "c1")
     assert [inside()[0], inside()[1]] == [first[0], "77"]
     assert [Path(file).read_text() for file in files] == hosts
+
+
+def test_resource_limits_reach_what_runs_and_what_comes(ctr: Ctr) -> None:
+    ctr("launch", "builtin:busybox", "c1", *OFFLINE, "-c", "limits.kernel.nofile=100:200")
+
+    def begun(before: str) -> str:
+        return ctr("exec", "c1", "--", "sh", "-c", f"{before} sleep 999 >/dev/null 2>&1 & echo $!").stdout.strip()
+
+    usual, own = begun(""), begun("ulimit -Sn 50;")
+
+    def inside(process: str) -> list[str]:
+        text = ctr("exec", "c1", "--", "sh", "-c", f"cat /proc/{process}/limits").stdout
+        return next(line.split()[3:5] for line in text.splitlines() if line.startswith("Max open files"))
+
+    assert [inside(pid) for pid in ("1", usual, own)] == [["100", "200"], ["100", "200"], ["50", "200"]]
+    said = ctr("config", "set", "c1", "limits.kernel.nofile=80:150", "limits.kernel.core=0")
+    assert said.stderr == ""
+    assert [inside(process) for process in ("1", usual, "self")] == [["80", "150"]] * 3
+    assert inside(own) == ["50", "200"], "it has limited itself"
+    before = ctr("config", "show", "c1").stdout
+    wrong = ctr("config", "set", "c1", "limits.kernel.nofile=70:140", "linux.sysctl.net.ipv4.ip_forward=much", code=2)
+    assert "ip_forward" in wrong.stderr
+    assert (inside("1"), inside("self"), ctr("config", "show", "c1").stdout) == (["80", "150"], ["80", "150"], before)
+    raised = ctr("config", "set", "c1", "limits.kernel.nofile=90:160")
+    assert ("next start" in raised.stderr) != (inside("1") == ["90", "160"]), "only who may raises them"
+    ctr("restart", "c1")
+    assert [inside("1"), inside("self")] == [["90", "160"]] * 2

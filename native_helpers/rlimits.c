@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later
+ *
+ * Resource limits of a running instance: of its processes as they are now, and of commands that come later. */
+#include "monitor.h"
+
+#include <sys/resource.h>
+
+struct change {
+	int resource;
+	struct rlimit before, after;
+	bool changed;
+};
+
+static bool same(const struct rlimit *one, const struct rlimit *other)
+{
+	return one->rlim_cur == other->rlim_cur && one->rlim_max == other->rlim_max;
+}
+
+static void text(char *out, size_t size, rlim_t value)
+{
+	if (value == RLIM_INFINITY)
+		snprintf(out, size, "unlimited");
+	else
+		snprintf(out, size, "%llu", (unsigned long long)value);
+}
+
+/* One that has limited itself otherwise keeps that. */
+static int visit(pid_t pid, void *data)
+{
+	struct change *c = data;
+	struct rlimit now;
+
+	if (!prlimit(pid, c->resource, NULL, &now) && same(&now, &c->before) &&
+	    !prlimit(pid, c->resource, &c->after, NULL))
+		c->changed = true;
+	return 0;
+}
+
+/* For ctrmgr-exec, which knows the plan of the start. */
+static void remember(struct monitor *m, unsigned resource, const struct rlimit *limit, const char *name,
+		     const char *soft, const char *hard)
+{
+	struct confinement *c = &m->plan.confinement;
+	size_t i = 0;
+
+	snprintf(m->rlimit[resource], sizeof(m->rlimit[resource]), "@rlimit %.15s %.24s %.24s", name, soft, hard);
+	while (i < c->rlimit_count && c->rlimits[i].resource != resource)
+		i++;
+	c->rlimits[i].resource = resource;
+	c->rlimits[i].limit = *limit;
+	c->rlimit_count += i == c->rlimit_count;
+}
+
+int rlimit_set(struct monitor *m, const char *name, const char *value, struct failure *f)
+{
+	struct confinement wanted = {0};
+	char kept[CTL_NAME_MAX], soft[CTL_NAME_MAX], soft_before[24], hard_before[24], *hard;
+	struct change c = {0};
+
+	snprintf(kept, sizeof(kept), "%.63s", name);
+	snprintf(soft, sizeof(soft), "%.63s", value);
+	hard = strchr(soft, ':');
+	errno = EINVAL;
+	if (hard)
+		*hard++ = '\0';
+	if (!hard || confine_row(&wanted, (char *[]){"rlimit", kept, soft, hard}, 4) != 1)
+		return fail(f, "set a resource limit", "`%.63s` to `%.100s`", name, value);
+	c.resource = (int)wanted.rlimits[0].resource;
+	c.after = wanted.rlimits[0].limit;
+	if (prlimit(m->init, c.resource, NULL, &c.before))
+		return fail(f, "set a resource limit", "`%.63s`: of init", name);
+	text(soft_before, sizeof(soft_before), c.before.rlim_cur);
+	text(hard_before, sizeof(hard_before), c.before.rlim_max);
+	snprintf(f->detail, sizeof(f->detail), "%s:%s", soft_before, hard_before);
+	if (prlimit(m->init, c.resource, &c.after, NULL))
+		return fail(f, "set a resource limit", "`%.63s` to `%.100s`", name, value);
+	/* Until none is left that was born of one that had the old limit yet. */
+	if (!same(&c.before, &c.after))
+		do {
+			c.changed = false;
+			cgroups_each(m, visit, &c);
+		} while (c.changed);
+	remember(m, wanted.rlimits[0].resource, &c.after, kept, soft, hard);
+	return 0;
+}
