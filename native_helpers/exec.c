@@ -6,6 +6,7 @@
 
 #include "flat.h"
 #include "join.h"
+#include "plan.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -121,7 +122,7 @@ static void changed_limit(struct instance *i, char *text)
 
 static void read_plan(struct instance *i)
 {
-	char *cursor, *next, *field[12];
+	char *cursor, *next, *field[PLAN_FIELDS];
 	struct stat st;
 	int count = 0, used = 0;
 
@@ -131,7 +132,7 @@ static void read_plan(struct instance *i)
 	if (!flat_counted(i->text))
 		quit(EXIT_HELPER, 0, "the instance's plan is damaged");
 	i->confinement = CONFINEMENT_NONE;
-	for (cursor = i->text; (count = flat_row(&cursor, field, 12)) > 0 && used >= 0;) {
+	for (cursor = i->text; (count = flat_row(&cursor, field, PLAN_FIELDS)) > 0 && used >= 0;) {
 		used = confine_row(&i->confinement, field, count);
 		if (!strcmp(field[0], "env") && count == 2 && strchr(field[1], '=') && i->env_count < PLAN_ENV_MAX)
 			i->env[i->env_count++] = field[1];

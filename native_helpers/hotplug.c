@@ -3,7 +3,7 @@
  * Devices that come and go on the host while the instance runs. A rule is a part of a device: what must be true of a
  * host's node so that the device has it. The kernel's own uevents say what to look at, and sysfs whether it fits; what
  * is there already is looked at in the same way, after the first uevent could have been heard. */
-#include "monitor.h"
+#include "hotplug.h"
 
 #include <dirent.h>
 #include <linux/netlink.h>
@@ -13,19 +13,9 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#define DEPTH       12 /* of a node of a USB device's below it: interface, host, target, disk, partition */
-#define BASE_MAX    48
-#define PLACE_MAX   512  /* of sysfs; a controller behind many bridges and hubs */
 #define PATIENCE    2000 /* ms */
 #define BACKLOG     (1 << 20)
 #define KERNEL_ONLY 1 /* the other group is what udev says */
-
-/* A node of the host's, by its place in sysfs: `dev/char/189:3`. */
-struct node {
-	char base[BASE_MAX], place[PLACE_MAX], name[CTL_PATH_MAX];
-	bool block;
-	unsigned major, minor;
-};
 
 static void trim(char *text)
 {
@@ -38,8 +28,8 @@ static void trim(char *text)
 }
 
 /* A file of a directory so many above the node's. */
-static bool attribute(const struct monitor *m, const struct node *n, unsigned above, const char *name, char *text,
-		      size_t size)
+bool node_attribute(const struct monitor *m, const struct node *n, unsigned above, const char *name, char *text,
+		    size_t size)
 {
 	char path[BASE_MAX + 3 * DEPTH + 64];
 	int length = snprintf(path, sizeof(path), "%s/", n->base);
@@ -68,7 +58,7 @@ static const char *last(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-static bool in_subsystem(const struct monitor *m, const struct node *n, const char *name)
+bool node_in_subsystem(const struct monitor *m, const struct node *n, const char *name)
 {
 	char path[BASE_MAX + 16], target[CTL_PATH_MAX];
 
@@ -76,7 +66,7 @@ static bool in_subsystem(const struct monitor *m, const struct node *n, const ch
 	return link_of(m, path, target, sizeof(target)) && !strcmp(last(target), name);
 }
 
-static bool node_open(const struct monitor *m, const char *kind, unsigned major, unsigned minor, struct node *n)
+bool node_open(const struct monitor *m, const char *kind, unsigned major, unsigned minor, struct node *n)
 {
 	char text[UEVENT_MAX];
 	ssize_t size;
@@ -110,20 +100,21 @@ static bool usb_fits(const struct monitor *m, const struct part *rule, const str
 
 		for (size_t i = 0; value && i < ARRAY_SIZE(files); i++)
 			if (strlen(files[i].key) == length && !strncmp(files[i].key, word, length) &&
-			    (!attribute(m, n, above, files[i].file, text, sizeof(text)) || strcmp(text, value + 1)))
+			    (!node_attribute(m, n, above, files[i].file, text, sizeof(text)) ||
+			     strcmp(text, value + 1)))
 				return false;
 		if (value && !strncmp(word, "socket=", 7) && strcmp(last(n->place), value + 1))
 			return false;
-		if (value && !strncmp(word, "subsystem=", 10) && !in_subsystem(m, n, value + 1))
+		if (value && !strncmp(word, "subsystem=", 10) && !node_in_subsystem(m, n, value + 1))
 			return false;
 		named = named || !strncmp(word, "productid=", 10) || !strncmp(word, "devnum=", 7) ||
 			!strncmp(word, "socket=", 7);
 	}
 	/* hubs only when they are named */
-	return above || named || !attribute(m, n, 0, "bDeviceClass", text, sizeof(text)) || strcmp(text, "09");
+	return above || named || !node_attribute(m, n, 0, "bDeviceClass", text, sizeof(text)) || strcmp(text, "09");
 }
 
-static const char *word_of(const struct part *rule, const char *key)
+const char *rule_word(const struct part *rule, const char *key)
 {
 	size_t length = strlen(key);
 
@@ -135,7 +126,7 @@ static const char *word_of(const struct part *rule, const char *key)
 
 static bool fits(const struct monitor *m, const struct part *rule, const struct node *n)
 {
-	const char *source = word_of(rule, "source");
+	const char *source = rule_word(rule, "source");
 	char text[16];
 	bool device;
 
@@ -143,81 +134,114 @@ static bool fits(const struct monitor *m, const struct part *rule, const struct 
 		return !strcmp(source, n->name) && n->block == !strcmp(rule->text, "block");
 	if (!strstr(n->place, "/usb"))
 		return false;
-	device = attribute(m, n, 0, "idVendor", text, sizeof(text));
+	device = node_attribute(m, n, 0, "idVendor", text, sizeof(text));
 	if (!strcmp(rule->text, "usb") || device)
 		return !strcmp(rule->text, "usb") && device && usb_fits(m, rule, n, 0);
 	for (unsigned above = 1; above <= DEPTH; above++)
-		if (attribute(m, n, above, "idVendor", text, sizeof(text)))
+		if (node_attribute(m, n, above, "idVendor", text, sizeof(text)))
 			return usb_fits(m, rule, n, above);
 	return false;
 }
 
-static bool is_of(const struct part *p, const struct node *n)
+bool node_is(const struct part *p, const struct node *n)
 {
 	return p->device.type == (n->block ? CTL_BLOCK : CTL_CHAR) && p->device.major == n->major &&
 	       p->device.minor == n->minor;
 }
 
 /* A node of the host's that cannot be given is not there: nobody waits for an answer. */
-static void plug(struct monitor *m, const struct part *rule, const struct node *n)
+int rule_prepare(struct monitor *m, const struct part *rule, const struct node *n)
 {
 	struct ctl_device d = rule->device;
-	const char *path = word_of(rule, "path");
+	const char *path = rule_word(rule, "path");
 	struct failure ignored;
 	struct stat s;
-	OWNED int source = -1;
+	OWNED int source = sys_openat2(m->host_dev, n->name, O_PATH, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
 
-	for (struct part *p = NULL; (p = part_next(m, rule->device.name, p));)
-		if (is_of(p, n) || p->state == PART_SUSPENDED) /* what comes meanwhile comes when it is resumed */
-			return;
-	source = sys_openat2(m->host_dev, n->name, O_PATH, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
 	if (source < 0 || fstat(source, &s) || s.st_rdev != makedev(n->major, n->minor) ||
 	    (s.st_mode & S_IFMT) != (n->block ? S_IFBLK : S_IFCHR))
-		return;
+		return -1;
 	d.type = n->block ? CTL_BLOCK : CTL_CHAR;
 	d.major = n->major;
 	d.minor = n->minor;
 	snprintf(d.path, sizeof(d.path), "/dev/%.*s", (int)sizeof(d.path) - 6, path ? path : n->name);
-	if (lease_take(m, &d, word_of(rule, "lease"))) {
+	if (lease_take(m, &d, rule_word(rule, "lease"))) {
 		m->look_at = now_ms() + PATIENCE; /* nobody tells us when it is given back */
-		return;
+		return -1;
 	}
-	if (part_prepare(m, &d, PLUGGING, source, "", 0, &ignored) || part_commit(m, PLUGGING, &ignored))
-		lease_return(m, &d);
+	if (!part_prepare(m, &d, PLUGGING, source, "", 0, &ignored))
+		return 0;
+	lease_return(m, &d);
+	return -1;
 }
 
-static bool has_rule(const struct part *p)
+void rule_undo(struct monitor *m, const struct part *rule, const struct node *n)
+{
+	struct ctl_device d = rule->device;
+
+	d.type = n->block ? CTL_BLOCK : CTL_CHAR;
+	d.major = n->major;
+	d.minor = n->minor;
+	lease_return(m, &d);
+}
+
+bool rule_waits(struct monitor *m, const struct part *rule, const struct node *n)
+{
+	for (struct part *p = NULL; (p = part_next(m, rule->device.name, p));)
+		if (node_is(p, n) || p->state == PART_SUSPENDED) /* what comes meanwhile comes when it is resumed */
+			return false;
+	return true;
+}
+
+static void plug(struct monitor *m, const struct part *rule, const struct node *n)
+{
+	struct failure ignored;
+
+	if (rule_waits(m, rule, n) && !rule_prepare(m, rule, n) && part_commit(m, PLUGGING, &ignored))
+		rule_undo(m, rule, n);
+}
+
+bool part_is_rule(const struct part *p)
 {
 	return p->state >= PART_HELD && p->device.type == CTL_RULE;
 }
 
-static void consider(struct monitor *m, const char *kind, unsigned major, unsigned minor)
+static bool consider(struct monitor *m, const char *kind, unsigned major, unsigned minor, void *unused)
 {
 	struct node n;
 
+	(void)unused;
 	if (!node_open(m, kind, major, minor, &n))
-		return;
+		return false;
 	for (const struct part *rule = m->part; rule < m->part + m->used; rule++)
-		if (has_rule(rule) && fits(m, rule, &n))
+		if (!part_is_rule(rule))
+			continue;
+		else if (!strcmp(rule->text, "model"))
+			spare_consider(m, rule, &n);
+		else if (fits(m, rule, &n))
 			plug(m, rule, &n);
+	return false;
 }
 
 static bool is_ruled(struct monitor *m, const char *name)
 {
 	for (struct part *p = NULL; (p = part_next(m, name, p));)
-		if (has_rule(p))
+		if (part_is_rule(p))
 			return true;
 	return false;
 }
 
-/* Taken as by a detach: the number is refused first, then the node goes. */
-static void unplug(struct monitor *m, const struct node *n, const char *heard, size_t size)
+/* Taken as by a detach: the number is refused first, then the node goes. Returns whether another may be there for it.
+ */
+static bool unplug(struct monitor *m, const struct node *n, const char *heard, size_t size)
 {
+	bool spare = false;
+
 	for (struct part *p = m->part; p < m->part + m->used; p++) {
 		struct part old = *p;
 		struct failure ignored;
 
-		if (p->state < PART_HELD || !is_of(p, n) || !is_ruled(m, p->device.name))
+		if (p->state < PART_HELD || !node_is(p, n) || !is_ruled(m, p->device.name))
 			continue;
 		p->state = PART_PREPARED; /* counts no more */
 		part_filter(m, &old, &ignored);
@@ -226,10 +250,12 @@ static void unplug(struct monitor *m, const struct node *n, const char *heard, s
 		lease_return(m, &old.device);
 		if (heard && old.state == PART_HELD)
 			uevent_node(m, &old.device, false, heard, size);
+		spare = spare || spare_is_for(m, old.device.name);
 	}
+	return spare;
 }
 
-static void look_through(struct monitor *m, const char *kind)
+bool node_each(struct monitor *m, const char *kind, node_visit *visit, void *data)
 {
 	char path[16], entries[2048];
 	ssize_t size;
@@ -243,10 +269,11 @@ static void look_through(struct monitor *m, const char *kind)
 			const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + at);
 			unsigned major, minor;
 
-			if (sscanf(entry->d_name, "%u:%u", &major, &minor) == 2)
-				consider(m, kind, major, minor);
+			if (sscanf(entry->d_name, "%u:%u", &major, &minor) == 2 && visit(m, kind, major, minor, data))
+				return true;
 			at += entry->d_reclen;
 		}
+	return false;
 }
 
 static void drop_gone(struct monitor *m)
@@ -267,7 +294,7 @@ void hotplug_refresh(struct monitor *m)
 	bool needed = false;
 
 	for (const struct part *p = m->part; p < m->part + m->used; p++)
-		needed = needed || has_rule(p);
+		needed = needed || part_is_rule(p);
 	if (!needed) {
 		close_fd(&m->uevents);
 		close_fd(&m->host_sys);
@@ -275,8 +302,8 @@ void hotplug_refresh(struct monitor *m)
 		return;
 	}
 	drop_gone(m);
-	look_through(m, "char");
-	look_through(m, "block");
+	node_each(m, "char", consider, NULL);
+	node_each(m, "block", consider, NULL);
 }
 
 static int listen_to_kernel(void)
@@ -325,10 +352,13 @@ static void hear(struct monitor *m, const char *text, size_t size)
 	n.block = !strcmp(subsystem, "block");
 	n.major = (unsigned)strtoul(major, NULL, 10);
 	n.minor = (unsigned)strtoul(minor, NULL, 10);
-	if (!strcmp(action, "remove"))
-		unplug(m, &n, text, size);
-	else if (!strcmp(action, "add"))
-		consider(m, n.block ? "block" : "char", n.major, n.minor);
+	if (!strcmp(action, "remove")) {
+		/* the rest of it goes by its own events */
+		if (unplug(m, &n, text, size))
+			node_each(m, "char", consider, NULL);
+	} else if (!strcmp(action, "add")) {
+		consider(m, n.block ? "block" : "char", n.major, n.minor, NULL);
+	}
 }
 
 void hotplug_serve(struct monitor *m)

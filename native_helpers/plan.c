@@ -5,8 +5,6 @@
 #include "flat.h"
 #include "plan_rows.h"
 
-#define FIELDS (6 + PLAN_HOOK_ARGS) /* of a rule: key, name, owner, group, mode, access and words */
-
 static bool append(char **list, size_t *count, size_t max, char *value)
 {
 	if (*count == max)
@@ -183,7 +181,7 @@ static int row(struct plan *p, char **field, size_t count)
 
 int plan_parse(struct plan *plan, char *text, struct failure *f)
 {
-	char *field[FIELDS], *cursor = text;
+	char *field[PLAN_FIELDS], *cursor = text;
 	int count, line = 0, known;
 	bool ended = flat_counted(text);
 
@@ -193,7 +191,7 @@ int plan_parse(struct plan *plan, char *text, struct failure *f)
 	plan->console_size = 1 << 20;
 	plan->priority = UINT32_MAX;
 	errno = EINVAL;
-	while ((count = flat_row(&cursor, field, FIELDS)) > 0) {
+	while ((count = flat_row(&cursor, field, PLAN_FIELDS)) > 0) {
 		line++;
 		if (line == 1) {
 			if (count != 2 || strcmp(field[0], "ctrmgr-plan") || strcmp(field[1], "1"))

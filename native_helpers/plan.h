@@ -15,6 +15,7 @@
 #define PLAN_GROUPS    32
 #define PLAN_HOOKS     64
 #define PLAN_HOOK_ARGS 9
+#define PLAN_FIELDS    (6 + PLAN_HOOK_ARGS) /* of a rule: key, name, owner, group, mode, access and words */
 #define PLAN_RULES     32
 #define PLAN_NETDEVS   32
 #define PLAN_FILES     64

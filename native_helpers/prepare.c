@@ -114,7 +114,7 @@ static bool is_ruled(const struct plan *p, const char *name)
 {
 	for (size_t i = 0; i < p->rules; i++)
 		if (!strcmp(p->rule[i].name, name) && strcmp(p->rule[i].word[0], "char") &&
-		    strcmp(p->rule[i].word[0], "block"))
+		    strcmp(p->rule[i].word[0], "block") && strcmp(p->rule[i].word[0], "model"))
 			return true;
 	return false;
 }

@@ -11,10 +11,10 @@ import select
 import time
 
 from ctrmgr import state
-from ctrmgr.backend import record
+from ctrmgr.backend import given, record
 from ctrmgr.errors import CtrmgrError
 from ctrmgr.host import cgroup, counters
-from ctrmgr.kernel import control, inotify, uevent
+from ctrmgr.kernel import inotify, uevent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,13 +55,14 @@ class Event:
 class Seen:
     """An instance as it was at the last look. `started` is 0 when it does not run."""
 
-    __slots__ = ("counts", "devices", "frozen", "inode", "monitor", "started")
+    __slots__ = ("counts", "devices", "frozen", "inode", "monitor", "nodes", "started")
 
     def __init__(self, inode: int) -> None:
         self.inode = inode
         self.started = self.monitor = 0
         self.frozen = False
-        self.devices: dict[str, dict[str, object]] = {}
+        self.devices: given.Devices = {}
+        self.nodes: given.Nodes = {}
         self.counts: dict[tuple[str, str], int] = {}
 
 
@@ -236,9 +237,9 @@ class Watcher:
         if not seen.started:
             return seen
         if before:
-            seen.devices, seen.counts = before.devices, before.counts
+            seen.devices, seen.nodes, seen.counts = before.devices, before.nodes, before.counts
         try:
-            seen.devices = _devices(name)
+            seen.devices, seen.nodes = given.now(name, PATIENCE)
         except CtrmgrError:
             pass  # busy, or ended since: there is more to come
         return seen
@@ -258,6 +259,8 @@ class Watcher:
                 found.append(Event("device", "detached", name, device=device, **old.devices[device]))
             for device in seen.devices.keys() - old.devices.keys():
                 found.append(Event("device", "attached", name, device=device, **seen.devices[device]))
+            for event, details in given.moved(old.nodes, seen.nodes, old.devices.keys() & seen.devices.keys()):
+                found.append(Event("device", event, name, **details))
             if seen.frozen != old.frozen:
                 found.append(Event("lifecycle", "frozen" if seen.frozen else "unfrozen", name))
         return found
@@ -398,12 +401,12 @@ class Watcher:
     def _host(self, found: list[Event], announced: list[dict[str, str]] | None) -> None:
         if announced is None:
             found.append(Event("monitor", "lost"))
-        for given in announced or ():
-            if "DEVNAME" in given and given.get("ACTION") in ("add", "remove", "change"):
-                event = {"add": "added", "remove": "removed", "change": "changed"}[given["ACTION"]]
-                number = f"{given.get('MAJOR', '')}:{given.get('MINOR', '')}"
-                path = "/dev/" + given["DEVNAME"].removeprefix("/dev/")
-                found.append(Event("host", event, path=path, subsystem=given.get("SUBSYSTEM", ""), number=number))
+        for told in announced or ():
+            if "DEVNAME" in told and told.get("ACTION") in ("add", "remove", "change"):
+                event = {"add": "added", "remove": "removed", "change": "changed"}[told["ACTION"]]
+                number = f"{told.get('MAJOR', '')}:{told.get('MINOR', '')}"
+                path = "/dev/" + told["DEVNAME"].removeprefix("/dev/")
+                found.append(Event("host", event, path=path, subsystem=told.get("SUBSYSTEM", ""), number=number))
 
 
 def _state(name: str, seen: Seen) -> None:
@@ -414,13 +417,6 @@ def _state(name: str, seen: Seen) -> None:
         words[key] = value
     if words.get("started", "").isdecimal() and words.get("monitor", "").isdecimal() and "frozen" in words:
         seen.started, seen.monitor, seen.frozen = int(words["started"]), int(words["monitor"]), words["frozen"] == "1"
-
-
-def _devices(name: str) -> dict[str, dict[str, object]]:
-    return {
-        device.name: {"kind": f"unix-{device.kind}", "path": device.path, "number": f"{device.major}:{device.minor}"}
-        for device in control.ask(record.run_home(name), control.DEVICES, timeout=PATIENCE).devices()
-    }
 
 
 def _how(name: str, started: int) -> dict[str, object]:

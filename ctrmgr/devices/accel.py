@@ -24,6 +24,7 @@ FIELDS = {
     "count": Field(choose.count, "how many of those that fit: a number, or `all`"),
     "partition": partition.FIELD,
     **fields.OWNERSHIP,
+    "failover": fields.FAILOVER,
 }
 
 

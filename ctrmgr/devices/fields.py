@@ -167,6 +167,12 @@ OWNERSHIP = {
     "lease": LEASE,
 }
 """What every device has that becomes nodes."""
+FAILOVER = Field(
+    choice("none", "same-model"),
+    "what takes its place, under the same paths, when it disappears while the instance runs: `same-model`, one of the same vendor and "
+    "product that is free",
+    default="none",
+)
 PLUGGED = {
     **OWNERSHIP,
     "required": Field(flag, "whether a start or an attach fails when none is plugged in", default="false"),

@@ -47,6 +47,7 @@ FIELDS = {
     "memory.reserve": Field(fields.amount, "ours; how much of its memory is kept for the instance; over `limits.gpu.memory.reserve`"),
     "partition": partition.FIELD,
     **fields.OWNERSHIP,
+    "failover": fields.FAILOVER,
     "mdev": Field(str, "known from LXD and Incus", refused="it is for virtual machines"),
 }  # fmt: skip
 

@@ -60,6 +60,9 @@ FIELDS = {
         default="verbs",
     ),
     **fields.OWNERSHIP,
+    "failover": Field(
+        str, "ours", default="none", refused="the instance sees no other RDMA device that could take its place"
+    ),
     **{key: Field(str, "of a virtual function", refused=GUIDS) for key in ("node_guid", "port_guid")},
     **{key: Field(str, "known from LXD and Incus", refused=LATER) for key in ("vlan", "attached", "connected")},
 }

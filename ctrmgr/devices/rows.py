@@ -121,7 +121,11 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
         found += links.netdev(name, *words, need)
     found += [["rdma", name, device] for device in resolved.rdma]
     found += [["hook", name, *hook] for hook in resolved.hooks]
-    if resolved.rule:
+    if values.get("failover") == "same-model":
+        from ctrmgr.devices import spares
+
+        found += [[*rule, *_leased(values)] for rule in spares.rules(name, found, root)]
+    elif resolved.rule:
         owner = next((row[5:8] for row in found if row[0] == "device"), None) or _owner(values)
         found.append(["hotplug", name, *owner, "rwm", *resolved.rule, *_leased(values)])
     if not found:

@@ -21,6 +21,7 @@ FIELDS = {
     "serial": Field(fields.word, "its serial number; ours"),
     "subsystem": Field(fields.word, "the kernel's class: tty, block, hidraw, video4linux, …"),
     **fields.PLUGGED,
+    "failover": fields.FAILOVER,
 }
 
 

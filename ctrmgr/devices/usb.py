@@ -22,6 +22,7 @@ FIELDS = {
     "busnum": Field(fields.number, "its bus, as `lsusb` has it; changes when it is plugged in again"),
     "devnum": Field(fields.number, "its number on the bus; changes when it is plugged in again"),
     **fields.PLUGGED,
+    "failover": fields.FAILOVER,
 }
 
 

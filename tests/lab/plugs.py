@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ctrmgr.backend import events
 from ctrmgr.kernel import control, uevent
 from tests.lab.commands import ctr, host, info, sh
 from tests.lab.tries import outcome
@@ -48,11 +49,11 @@ class Plugs:
         answer: dict[str, object] = json.loads(line)
         return answer
 
-    def plug(self, driver: str, **more: object) -> None:
-        self.ask("device_add", driver=driver, id=driver, bus="xhci.0", **more)
+    def plug(self, driver: str, name: str = "", **more: object) -> None:
+        self.ask("device_add", driver=driver, id=name or driver, bus="xhci.0", **more)
 
-    def pull(self, driver: str) -> None:
-        self.ask("device_del", id=driver)
+    def pull(self, name: str) -> None:
+        self.ask("device_del", id=name)
 
 
 def paths(device: str) -> list[str]:
@@ -119,7 +120,7 @@ def usb_devices_come_and_go() -> None:
     assert paths("adapter") == paths("serial") == []
     kernel = uevent.Uevents()
     for _ in range(2):
-        plugs.plug("usb-serial", chardev="serial", **{"always-plugged": True})
+        plugs.plug("usb-serial", chardev="wire0", **{"always-plugged": True})
         until(lambda: paths("serial") and paths("adapter"), "it does not come")
         (tty,), (usb,) = paths("serial"), paths("adapter")
         assert sh(f"stat -c '%F %G %a' {tty}") == "character special file dialout 660"
@@ -165,4 +166,64 @@ def input_devices_are_revoked_by_their_driver() -> None:
     until(lambda: not list(Path("/dev").glob("hidraw*")), "it does not go")
 
 
-CHECKS = (usb_devices_come_and_go, input_devices_are_revoked_by_their_driver)
+def number(path: str) -> tuple[int, int] | None:
+    """Of the node that c1's device `it` has there now."""
+    parts = control.ask("/run/ctrmgr/c1", control.DEVICES).devices()
+    return next(((part.major, part.minor) for part in parts if part.name == "it" and part.path == path), None)
+
+
+def another_of_the_same_model_takes_its_place() -> None:
+    """Two adapters: one goes, the other is given under its path; both go, and one comes."""
+    plugs = machine()
+    for index, name in enumerate(("one", "two")):
+        plugs.plug("usb-serial", name, chardev=f"wire{index}", **{"always-plugged": True})
+        until(lambda there=f"/dev/ttyUSB{index}": os.path.exists(there), "it does not come")
+    serial = Path("/sys/class/tty/ttyUSB0/device/../../serial").read_text().strip()
+    ctr("attach-device", "c1", "it", "type=unix-hotplug", f"serial={serial}", "subsystem=tty", "failover=same-model")
+    watcher, path = events.Watcher(["c1"], ["device"]), "/dev/ttyUSB0"
+    told: list[tuple[str, object]] = []
+
+    def hear(*wanted: str) -> None:
+        while not set(wanted) <= {event for event, _ in told}:
+            told.extend((event.event, event.details.get("number")) for event in watcher.wait() or [])
+
+    try:
+        assert number(path) == (188, 0)
+        plugs.pull("one")
+        until(lambda: number(path) == (188, 1), "the other one does not take its place")
+        assert sh(f"stat -c '%t:%T' {path}") == "bc:1"
+        assert "188:1 shared c1 it" in {file.removeprefix("char:") for file in leases()}
+        plugs.pull("two")
+        hear("unplugged")
+        assert number(path) is None
+        plugs.plug("usb-serial", "three", chardev="wire0", **{"always-plugged": True})
+        hear("plugged")
+        assert number(path) is not None
+    finally:
+        watcher.close()
+    ctr("detach-device", "c1", "it")
+    plugs.pull("three")
+    until(lambda: not list(Path("/dev").glob("ttyUSB*")), "it does not go")
+
+
+def a_gpu_that_goes_and_comes_again() -> None:
+    """Hot-unplug of PCI: nothing of the same model is free until it is back."""
+    card = os.path.realpath("/sys/class/drm/renderD128/device")
+    function = next(str(path) for path in (Path(card), *Path(card).parents) if (path / "remove").exists())
+    ctr("attach-device", "c1", "it", "type=gpu", "kms=true", "failover=same-model")
+    there = paths("it")
+    assert "/dev/dri/renderD128" in there and len(there) == 2, there
+    Path(function, "remove").write_text("1")
+    until(lambda: not paths("it"), "it does not go")
+    Path("/sys/bus/pci/rescan").write_text("1")
+    until(lambda: paths("it") == there, "it does not come")
+    sh("exec 3<>/dev/dri/renderD128")
+    ctr("detach-device", "c1", "it")
+
+
+CHECKS = (
+    usb_devices_come_and_go,
+    input_devices_are_revoked_by_their_driver,
+    another_of_the_same_model_takes_its_place,
+    a_gpu_that_goes_and_comes_again,
+)

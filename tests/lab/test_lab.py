@@ -19,7 +19,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def results() -> dict[str, str]:
     """What went wrong in each check; nothing, in most."""
-    done = vm.boot("python3 -m tests.lab.checks", ["gpu", "net", "nvme", "usb"], seconds=480)
+    done = vm.boot("python3 -m tests.lab.checks", ["gpu", "net", "nvme", "usb"], seconds=560)
     assert done.code == 0, done.output
     return {line["check"]: line["wrong"] for line in map(json.loads, done.output.splitlines())}
 

@@ -208,7 +208,7 @@ def hardware(kinds: Sequence[str], folder: Path) -> list[str]:
                 words += ["-device", "nvme,drive=nvme,serial=lab-nvme"]
             case "usb":
                 # QEMU's own monitor as a port, by which the guest plugs things into itself.
-                words += ["-device", "qemu-xhci,id=xhci", "-chardev", "null,id=serial"]
+                words += ["-device", "qemu-xhci,id=xhci", "-chardev", "null,id=wire0", "-chardev", "null,id=wire1"]
                 words += [
                     "-chardev",
                     f"socket,id=monitor,path={folder}/monitor,server=on,wait=off",

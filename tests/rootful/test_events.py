@@ -16,6 +16,7 @@ import pytest
 
 from ctrmgr.kernel import inotify, uevent
 from tests.conftest import Ctr
+from tests.rootful.test_hotplug import Loop, loop  # noqa: F401
 
 OFFLINE = ("-p", "no-network")
 Event = dict[str, object]
@@ -104,6 +105,19 @@ def test_devices(ctr: Ctr, monitor: Monitor) -> None:
     ctr("detach-device", "c1", "it")
     monitor.until("detached", **known)
     assert len(monitor.told("device")) == 3
+
+
+def test_what_a_device_has_comes_and_goes(ctr: Ctr, monitor: Monitor, loop: Loop) -> None:  # noqa: F811
+    ctr("launch", "builtin:busybox", "c1", *OFFLINE)
+    ctr("attach-device", "c1", "it", "type=unix-block", f"source={loop.node}", "path=/dev/late", "required=false")
+    loop.add()
+    monitor.until("attached", device="it", kind="unix-block", path="/dev/late")
+    number = os.stat(loop.node).st_rdev
+    known = {"instance": "c1", "device": "it", "path": "/dev/late", "number": f"{os.major(number)}:{os.minor(number)}"}
+    loop.remove()
+    monitor.until("unplugged", **known)
+    loop.add()
+    monitor.until("plugged", **known)
 
 
 def test_an_oom_kill_and_no_more_processes(ctr: Ctr, monitor: Monitor) -> None:

@@ -230,3 +230,19 @@ def test_at_most_so_many_share_what_comes(ctr: Ctr, loop: Loop) -> None:
     ctr("stop", "--force", first)
     wait_for(lambda: holders(ctr, loop) == sorted({"c1", "c2", "c3"} - {first}))
     assert second in holders(ctr, loop)
+
+
+def test_a_rule_of_many_words_is_no_damage(ctr: Ctr) -> None:
+    """What enters an instance reads the same plan as its monitor."""
+    ctr(*LAUNCH, "c1")
+    keys = ("vendorid=dead", "productid=beef", "serial=none", "busnum=77", "devnum=77", "lease=exclusive")
+    ctr("attach-device", "c1", "stick", "type=usb", *keys)
+    ctr("exec", "c1", "--", "true")
+    ctr("restart", "--force", "c1")
+    ctr("exec", "c1", "--", "true")
+
+
+def test_what_nothing_can_take_the_place_of(ctr: Ctr) -> None:
+    ctr(*LAUNCH, "c1")
+    words = ("attach-device", "c1", "stick", "type=usb", "vendorid=dead", "failover=same-model")
+    assert "made of nothing" in ctr(*words, code=3).stderr
