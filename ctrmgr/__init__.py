@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ctrmgr.backend.checkup import Finding
-    from ctrmgr.backend.devices import Detached
+    from ctrmgr.backend.detach import Detached
     from ctrmgr.backend.functions import Candidate
     from ctrmgr.backend.info import Info
     from ctrmgr.backend.inventory import Device
@@ -145,9 +145,9 @@ class Instance:
 
     def detach(self, device: str, *, holders: str = "report", volatile: bool = False) -> Detached:
         """Take a device away; the result names the processes that still have it open or mapped."""
-        from ctrmgr.backend import devices
+        from ctrmgr.backend import detach
 
-        return devices.detach(self.name, device, holders=holders, volatile=volatile)
+        return detach.detach(self.name, device, holders=holders, volatile=volatile)
 
     def suspend(self, device: str, *, holders: str = "report") -> Detached:
         """Take a device away for now; the result names the processes that still have it open or mapped."""

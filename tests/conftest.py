@@ -40,9 +40,11 @@ def build(folder: Path, *options: str) -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Under nohup they would be ignored, here and in all that is tested.
+    # Under nohup, or behind a shell's `&`, they would be ignored, here and in all that is tested.
     for number in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput") or "CTRMGR_LIBEXEC" not in os.environ:
         os.environ.setdefault("CTRMGR_LIBEXEC", str(build(ROOT / "build" / "test")))
 
@@ -91,7 +93,7 @@ class Ctr:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.env = {
-            **os.environ,
+            **{key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"},
             "PYTHONPATH": str(ROOT),
             "CTRMGR_STATE_DIR": str(folder / "state"),
             "CTRMGR_RUN_DIR": str(folder / "run"),
@@ -119,7 +121,7 @@ class Ctr:
         leave as it was. Images and templates are caches that a command may fill."""
         files = {}
         for path in self.folder.rglob("*"):
-            if "/templates/" not in str(path) and "/state/images/" not in str(path):
+            if "/templates/" not in str(path) and "/state/images/" not in str(path) and path.name != ".leases":
                 is_file = path.is_file() and not path.is_symlink()
                 files[str(path)] = (path.lstat().st_mode, path.read_bytes() if is_file else b"")
         parent = self.env["CTRMGR_CGROUP_PARENT"]

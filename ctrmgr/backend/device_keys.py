@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from ctrmgr.backend import configure, devices, record
+from ctrmgr import state
+from ctrmgr.backend import configure, detach, devices, record, repair
 from ctrmgr.backend.record import Record
+from ctrmgr.backend.repair import crash
 from ctrmgr.devices import driver
-from ctrmgr.errors import ConflictError, NotFoundError
+from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError
 from ctrmgr.kernel import control
 from ctrmgr.plan import profiled
 
@@ -24,7 +26,7 @@ class Changed:
 
     __slots__ = ("taken", "waits")
 
-    def __init__(self, waits: bool, taken: devices.Detached | None = None) -> None:
+    def __init__(self, waits: bool, taken: detach.Detached | None = None) -> None:
         self.waits, self.taken = waits, taken
 
 
@@ -91,25 +93,49 @@ def change(
         if not anew:
             own.devices[device] = after
             return Changed(configure.apply(own, say))
-    devices.check(device, after)
-    taken = devices.detach(name, device, holders=holders)
-    try:
-        devices.attach(name, device, after)
-    except BaseException:
-        devices.attach(name, device, before)
-        raise
-    return Changed(False, taken)
+        canonical, rows = devices.check(device, after)
+        path = f"{own.path}/{repair.ANEW}"
+        state.write_flat(path, [["device", device, key, value] for key, value in before.items()])
+        try:
+            result, taken = detach.take(name, device, True, holders=holders)
+            crash("change-taken")
+            try:
+                devices.give(name, device, canonical, rows, True)
+            except BaseException:
+                devices.give(name, device, *devices.check(device, before), True)
+                raise
+        finally:
+            state.unlink(path)
+    detach.flushed(result, taken)
+    return Changed(False, result)
+
+
+def go_on(name: str) -> None:
+    """A change whose writer died, which may have been between its two halves: the device is given as it was. Its keys are kept
+    even where it cannot be given now. The caller holds the instance's lock."""
+    path = f"{record.home(name)}/{repair.ANEW}"
+    keys = {row[2]: row[3] for row in state.read_flat(path) if len(row) == 4}
+    device = next((row[1] for row in state.read_flat(path) if len(row) == 4), "")
+    own = record.Record(name)
+    if device and device not in own.devices:
+        try:
+            devices.give(name, device, *devices.check(device, keys), record.is_running(name))
+        except CtrmgrError:
+            own.devices[device] = keys
+            record.stage(own, own.plan())
+            record.finish(own.path)
+    state.unlink(path)
 
 
 def _is_attached(name: str, keys: Keys, device: str) -> bool:
-    if not driver.is_live(keys["type"]) or not record.is_running(name):
+    if not driver.is_live(keys["type"], keys) or not record.is_running(name):
         return False
     return any(found.name == device for found in control.ask(record.run_home(name), control.DEVICES).devices())
 
 
 def add(name: str, device: str, keys: Mapping[str, str]) -> bool:
     """Give an instance a device. True: it waits for the next start. Raises what `devices.attach` does."""
-    if driver.is_live(keys["type"]) or keys["type"] not in driver.DRIVERS:
+    if driver.is_live(keys["type"], keys) or keys["type"] not in driver.DRIVERS:
         return not devices.attach(name, device, keys) and record.is_running(name)
     checked = profiled.check(device, keys)
     with configure.opened(name) as own:
@@ -123,9 +149,9 @@ def remove(name: str, device: str, *, holders: str = "report") -> Changed:
     """Take a device away. Raises NotFoundError, ConflictError."""
     with configure.opened(name) as own:
         there = one(own, device)
-        if not driver.is_live(there.keys["type"]) and there.keys["type"] in driver.DRIVERS:
+        if not driver.is_live(there.keys["type"], there.keys) and there.keys["type"] in driver.DRIVERS:
             own.devices.pop(device, None)
             if there.profile or device in known(own):
                 own.devices[device] = {"type": "none"}
             return Changed(configure.apply(own))
-    return Changed(False, devices.detach(name, device, holders=holders))
+    return Changed(False, detach.detach(name, device, holders=holders))

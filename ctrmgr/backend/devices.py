@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 
@@ -31,7 +30,7 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
     kind = values.get("type", "")
     if kind not in driver.DRIVERS and kind in driver.NOT_DONE:
         raise UnsupportedError(f"device `{name}`: {driver.NOT_DONE[kind]}")
-    if not driver.is_live(kind) and not _is_plugins(kind):
+    if not driver.is_live(kind, values) and not _is_plugins(kind):
         if kind in driver.DRIVERS:
             raise UnsupportedError(
                 f"device `{name}`: type `{kind}` cannot be attached live", hint="put it in a profile"
@@ -137,57 +136,61 @@ def attach_rows(
 ) -> bool:
     """`attach`, of what has been resolved already: all its parts, or none of them."""
     with record.lock(name):
-        running = repair.instance(name)
-        own = record.Record(name)
-        plan = own.plan()
-        if volatile and not running:
-            raise ConflictError(
-                f"`{name}` is not running", hint="without --volatile the device comes with its next start"
-            )
-        _check_new(name, device, own, plan)
-        opened: list[tuple[list[str], int]] = []
-        asks = any(row[0] == "request" for row in rows)
-        given = _given(name, rows, running, volatile) if asks else None
-        added: record.Added | None = None
-        try:
-            rows = [*rows, *(given.rows if given else ())]
-            if any(row[0] in ("gpu-default", "@gpu") for row in (*rows, *plan)):
-                from ctrmgr.backend import gpu_limits
+        return give(name, device, canonical, rows, repair.instance(name), volatile=volatile)
 
-                rows = gpu_limits.resolved(rows, plan)
-            rows = _beside(name, device, rows, plan, running)
-            if given or not asks:
-                _open_all(device, rows, opened, running)
-            if running:
-                _hold(name, device, rows)
-            if not volatile:
-                added = record.Added(own, device, canonical, rows)
-                crash("attach-recorded")
-            if running:
-                if any(row[0] in ("device-limit", "gpu-limit") for row in rows):
-                    from ctrmgr.backend.device_limits import Limited
 
-                    with Limited(name, rows):
-                        _ask_attach(name, device, rows, opened)
-                else:
+def give(
+    name: str, device: str, canonical: dict[str, str], rows: list[list[str]], running: bool, *, volatile: bool = False
+) -> bool:
+    """`attach_rows`; the caller holds the instance's lock."""
+    own = record.Record(name)
+    plan = own.plan()
+    if volatile and not running:
+        raise ConflictError(f"`{name}` is not running", hint="without --volatile the device comes with its next start")
+    _check_new(name, device, own, plan)
+    opened: list[tuple[list[str], int]] = []
+    asks = any(row[0] == "request" for row in rows)
+    given = _given(name, rows, running, volatile) if asks else None
+    added: record.Added | None = None
+    try:
+        rows = [*rows, *(given.rows if given else ())]
+        if any(row[0] in ("gpu-default", "@gpu") for row in (*rows, *plan)):
+            from ctrmgr.backend import gpu_limits
+
+            rows = gpu_limits.resolved(rows, plan)
+        rows = _beside(name, device, rows, plan, running)
+        if given or not asks:
+            _open_all(device, rows, opened, running)
+        if running:
+            _hold(name, device, rows)
+        if not volatile:
+            added = record.Added(own, device, canonical, rows)
+            crash("attach-recorded")
+        if running:
+            if any(row[0] in ("device-limit", "gpu-limit") for row in rows):
+                from ctrmgr.backend.device_limits import Limited
+
+                with Limited(name, rows):
                     _ask_attach(name, device, rows, opened)
-                crash("attach-done")
-                if any(row[0] == "hook" for row in rows):
-                    _do_hooks(name, device, rows)
-                    crash("attach-hooked")
-        except BaseException:
-            if added:
-                added.drop()
-            leases.release(name, device)
-            if given:
-                _take_back(given)
-            raise
-        finally:
-            for _, fd in opened:
-                if fd >= 0:
-                    os.close(fd)
+            else:
+                _ask_attach(name, device, rows, opened)
+            crash("attach-done")
+            if any(row[0] == "hook" for row in rows):
+                _do_hooks(name, device, rows)
+                crash("attach-hooked")
+    except BaseException:
         if added:
-            added.finish()
+            added.drop()
+        leases.release(name, device)
+        if given:
+            _take_back(given)
+        raise
+    finally:
+        for _, fd in opened:
+            if fd >= 0:
+                os.close(fd)
+    if added:
+        added.finish()
     return running
 
 
@@ -198,15 +201,8 @@ def _do_hooks(name: str, device: str, rows: list[list[str]]) -> None:
         hooks.do(name, device, hooks.of(rows, device))
     except BaseException:
         control.ask(record.run_home(name), control.DETACH, name=device)
-        _lift(name, rows, device)
+        repair.lift(name, rows, device)
         raise
-
-
-def _lift(name: str, plan: list[list[str]], device: str) -> None:
-    if any(row[0] in ("device-limit", "gpu-limit") for row in plan):
-        from ctrmgr.backend import device_limits
-
-        device_limits.lift(name, device_limits.alone(plan, device))
 
 
 def _hold(name: str, device: str, rows: list[list[str]]) -> None:
@@ -344,105 +340,3 @@ def _part(row: list[str], fd: int) -> control.Device:
         mode=int(row[7], 8),
         access=row[8],
     )
-
-
-class Detached:
-    """What a detach did: `live` if it was taken from a running instance, and who still holds it open or mapped.
-
-    `revoked`: the kernel refuses to use what they hold, except for mappings. `ended`: how many open descriptors the device's
-    driver has revoked for good; who had nothing else is no holder. `unflushed`: disks that could not be written out, and why.
-    """
-
-    __slots__ = ("ended", "holders", "live", "revoked", "total", "unflushed")
-
-    def __init__(
-        self, live: bool, holders: list[control.Holder], total: int, revoked: bool = False, ended: int = 0
-    ) -> None:
-        self.live, self.holders, self.total, self.revoked, self.ended = live, holders, total, revoked, ended
-        self.unflushed: list[str] = []
-
-
-def detach(name: str, device: str, *, holders: str = "report", volatile: bool = False) -> Detached:
-    """Take a device away.
-
-    `holders` says what to do about processes that have it open: `report` them; `refuse` to detach; `freeze` the instance
-    with them in it; `kill` them. Raises NotFoundError when there is no such device, ConflictError when refused.
-    """
-    if holders not in control.HOLDERS:
-        raise SpecError(f"`{holders}` is not one of {', '.join(control.HOLDERS)}")
-    with record.lock(name):
-        running = repair.instance(name)
-        own = record.Record(name)
-        plan = own.plan()
-        planned = any(row[0] in parts.WORDS and row[1] == device for row in plan)
-        there = control.ask(record.run_home(name), control.DEVICES).devices() if running else []
-        attached = any(found.name == device for found in there)
-        if not attached and (volatile or (device not in own.devices and not planned)):
-            raise NotFoundError(f"`{name}` has no device `{device}`", hint=f"`ctrmgr info {name}` lists them")
-        result = Detached(attached, [], 0)
-        try:
-            if not volatile and (planned or device in own.devices):
-                if own.devices.pop(device, None) is None:
-                    own.devices[device] = {"type": "none"}  # it is a profile's: mask it, as LXD does
-                record.stage(own, parts.without(plan, device))
-                crash("detach-recorded")
-            if attached:
-                made = _hooks(name, device, there)
-                result = ask_take(name, device, holders, control.DETACH)
-                _lift(name, plan, device)
-                leases.release(name, device)
-                crash("detach-done")
-                if made:
-                    _undo_hooks(name, device, made)
-                    crash("detach-unhooked")
-        except BaseException:
-            record.drop(own.path)
-            raise
-        record.finish(own.path)
-        if repair.has_allocations(name):
-            from ctrmgr.backend import allocations
-
-            allocations.detach(name, device)
-    flushed(result, [part for part in there if part.name == device])
-    return result
-
-
-def flushed(result: Detached, taken: list[control.Device]) -> None:
-    """Write out the disks among what was taken; without the instance's lock, for a disk may be slow."""
-    if any(part.kind == "block" for part in taken):
-        from ctrmgr.backend import flush
-
-        result.unflushed = flush.flush(taken)
-
-
-def _hooks(name: str, device: str, there: list[control.Device]) -> list[list[str]]:
-    """What was done for this device inside and for no other one that is there."""
-    asked = {each.name for each in there if each.kind == "hook"}
-    if device not in asked:
-        return []
-    from ctrmgr.backend import hooks
-
-    others = [hook for other in asked - {device} for hook in hooks.attached(name, other)]
-    return [hook for hook in hooks.attached(name, device) if hook not in others]
-
-
-def _undo_hooks(name: str, device: str, made: list[list[str]]) -> None:
-    from ctrmgr.backend import hooks
-
-    hooks.undo(name, device, made)
-
-
-def ask_take(name: str, device: str, holders: str, op: int) -> Detached:
-    """Have the monitor detach or suspend a device. Raises ConflictError, HostError, HelperError."""
-    reply = control.ask(record.run_home(name), op, name=device, arg=control.HOLDERS.index(holders))
-    if reply.error == errno.EBUSY and holders == "refuse":
-        found = ", ".join(f"{holder.comm} (pid {holder.inner_pid})" for holder in reply.holders())
-        raise ConflictError(
-            f"device `{device}` of `{name}` is in use: {found}",
-            hint="end them, or say --holders=report, freeze or kill",
-        )
-    if reply.error:
-        raise control.failure(device, reply.step, reply.detail, reply.error)
-    revoked = reply.value > 0 and control.ask(record.run_home(name), control.STATUS).open_fds()[0] == "revoked"
-    ended = int(reply.detail) if reply.detail.isdecimal() else 0
-    return Detached(True, reply.holders(), reply.value, revoked, ended)

@@ -61,7 +61,7 @@ def mend(names: Sequence[str] = ()) -> list[Finding]:
 def _instance(name: str) -> Iterator[Finding]:
     """The caller holds its lock."""
     path = record.home(name)
-    half = [file for file in ("config.new", "plan.new", "rename") if os.path.exists(f"{path}/{file}")]
+    half = [file for file in ("config.new", "plan.new", "rename", repair.ANEW) if os.path.exists(f"{path}/{file}")]
     half += ["config"] if state.has_tail(f"{path}/config") else []
     if half:
         text = f"a command was killed while it changed it ({', '.join(half)})"

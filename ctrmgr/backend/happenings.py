@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from ctrmgr import state
-from ctrmgr.backend import devices, held, local, record
+from ctrmgr.backend import detach, held, local, record
 from ctrmgr.devices.plugin import DeviceEvent
 from ctrmgr.devices.request import POLICIES
 from ctrmgr.errors import CtrmgrError
@@ -108,7 +108,7 @@ def _carried_out(each: Happening) -> str:
         return "it is not running"
     try:
         if each.policy == "detach":
-            devices.detach(each.instance, each.device, volatile=True)
+            detach.detach(each.instance, each.device, volatile=True)
             return "detached; the next start chooses again"
         if each.policy == "restart":
             local.restart(each.instance)

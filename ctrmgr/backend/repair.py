@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 CLAIMS = ("ids", "addresses")
+ANEW = "device-as-it-was"
+"""In an instance's directory while a device of it is taken and given anew with other keys."""
 
 
 def crash(step: str) -> None:
@@ -49,6 +51,14 @@ def sweep() -> None:
 def has_allocations(name: str) -> bool:
     """Whether something was chosen for an instance: then it is worth it to import `backend/allocations.py`."""
     return any(entry.startswith(f"{name}.") for entry in state.entries(f"{state.state_dir()}/allocations"))
+
+
+def lift(name: str, plan: Sequence[Sequence[str]], device: str) -> None:
+    """Take back the limits of a device that has gone."""
+    if any(row[0] in ("device-limit", "gpu-limit") for row in plan):
+        from ctrmgr.backend import device_limits
+
+        device_limits.lift(name, device_limits.alone(plan, device))
 
 
 def release(owner: str) -> None:
@@ -83,6 +93,10 @@ def instance(name: str) -> bool:
         from ctrmgr.backend import allocations
 
         allocations.mend(name, running=running)
+    if os.path.exists(f"{path}/{ANEW}"):
+        from ctrmgr.backend import device_keys
+
+        device_keys.go_on(name)
     return running
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr.backend import record
-from ctrmgr.backend.devices import Detached, ask_take, flushed
+from ctrmgr.backend.detach import Detached, ask_take, flushed
 from ctrmgr.errors import NotFoundError, SpecError
 from ctrmgr.kernel import control
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from ctrmgr.backend import devices, record
+from ctrmgr.backend import detach, devices, record
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, SpecError
 from ctrmgr.kernel import control, spawn
 
@@ -77,6 +77,6 @@ def _opens(name: str, device: str, deadline: float) -> str:
 
 def _undo(name: str, device: str, volatile: bool) -> None:
     try:
-        devices.detach(name, device, volatile=volatile)
+        detach.detach(name, device, volatile=volatile)
     except CtrmgrError:
         pass  # somebody has, or the instance is gone

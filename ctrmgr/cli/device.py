@@ -10,7 +10,7 @@ from ctrmgr.kernel.control import HOLDERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ctrmgr.backend import devices
+    from ctrmgr.backend.detach import Detached
     from ctrmgr.cli.command import Args
 
 
@@ -61,14 +61,14 @@ def named(args: Args) -> tuple[str, str]:
 
 
 def run_detach(args: Args) -> None:
-    from ctrmgr.backend import devices
+    from ctrmgr.backend import detach
 
     name, device = named(args)
     if args.flag("dry-run"):
         print(f"detach {device} from {name}")
         return
     policy = args.one("holders", "report")
-    result = devices.detach(name, device, holders=policy, volatile=args.flag("volatile"))
+    result = detach.detach(name, device, holders=policy, volatile=args.flag("volatile"))
     if not result.live:
         talk(args, f"`{device}` is taken out of the configuration; it was not attached")
     say_holders(args, name, policy, result)
@@ -95,7 +95,7 @@ def run_resume(args: Args) -> None:
     suspend.resume(name, device)
 
 
-def say_holders(args: Args, name: str, policy: str, result: devices.Detached) -> None:
+def say_holders(args: Args, name: str, policy: str, result: Detached) -> None:
     """Who had the device open when it was taken, and what became of that."""
     if result.ended:
         talk(args, f"its driver has revoked {result.ended} open descriptors for good")

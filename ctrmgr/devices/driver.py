@@ -11,7 +11,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Protocol
 
     from ctrmgr.edits import ContainerEdits
@@ -97,6 +97,7 @@ NOT_DONE = {
 """Device types that LXD and Incus document, and why a launch with one is refused."""
 
 
+NOTHING: dict[str, str] = {}
 PLUGINS: dict[str, Driver] = {}
 """Device types of plugins that this command has met."""
 
@@ -110,6 +111,9 @@ def load(kind: str) -> Driver:
     return driver
 
 
-def is_live(kind: str) -> bool:
-    """Whether devices of a type can come and go while an instance runs."""
-    return (kind in DRIVERS or kind in PLUGINS) and getattr(load(kind), "live", False) is True
+def is_live(kind: str, values: Mapping[str, str] = NOTHING) -> bool:
+    """Whether devices of a type, or one with these keys, can come and go while an instance runs."""
+    if kind not in DRIVERS and kind not in PLUGINS:
+        return False
+    live = getattr(load(kind), "live", False)
+    return bool(live(values) if callable(live) else live)

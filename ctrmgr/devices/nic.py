@@ -11,8 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-live = True
-"""As far as `nictype: physical` goes."""
 BRIDGE = "ctrbr0"
 
 
@@ -130,6 +128,11 @@ def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:
         ["@limit", inside, ingress, egress, values.get("limits.priority", "")],
         ["@link", bridge, inside, values.get("hwaddr", ""), values.get("mtu", "0"), values.get("ipv4.address", "")],
     ]
+
+
+def live(values: Mapping[str, str]) -> bool:
+    """A link of the host's moves; one to a bridge is made at the start."""
+    return values.get("nictype") == "physical"
 
 
 def _physical(name: str, values: Mapping[str, str]) -> list[list[str]]:

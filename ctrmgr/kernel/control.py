@@ -12,7 +12,7 @@ import os
 import struct
 
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, NotFoundError, SpecError, UnsupportedError
-from ctrmgr.kernel.helper import say
+from ctrmgr.kernel import helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -201,7 +201,8 @@ def ask(
 
     Raises ConflictError when no monitor answers. A reply that says failure is returned, not raised.
     """
-    say(f"ask {run}: {NAMES[op]} {name}")
+    if helper.debug:
+        helper.say(f"ask {run}: {NAMES[op]} {name}")
     payload = device or (
         DEVICE.pack(name.encode(), path.encode(), b"", b"", *[0] * 7) if name or path else EMPTY_DEVICE
     )
@@ -235,7 +236,8 @@ def commit(run: str, parts: Sequence[Part], prepared: Callable[[], None]) -> Rep
 
     Whatever ends the connection before its end leaves nothing. Raises ConflictError when no monitor answers.
     """
-    say(f"ask {run}: {len(parts)} parts")
+    if helper.debug:
+        helper.say(f"ask {run}: {len(parts)} parts")
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     header = HEADER.pack(VERSION, PART, 0, 0, b"")
     try:

@@ -247,7 +247,7 @@ def test_a_member_and_the_leader_are_gone(host: Outside) -> None:
     deadline = time.monotonic() + 60
     while True:
         listed = host("cluster", "resources", code=None)
-        if listed.code in (0, 6) and "m2" in listed.stdout:
+        if listed.code in (0, 6) and "m2" in listed.stdout and "\nm3 " in listed.stdout:
             break
         assert time.monotonic() < deadline, listed.stderr
         time.sleep(0.5)

@@ -70,6 +70,22 @@ WRONG = [
     ("freeze s1", 4, "s1", ""),
     ("delete nosuch", 3, "nosuch", ""),
     ("delete c1", 4, "c1", "--force"),
+    ("cluster list nosuch:", 3, "nosuch", "remote add"),
+    ("console nosuch", 3, "nosuch", ""),
+    ("console c1", 5, "c1", "logs --follow"),
+    ("copy nosuch x", 3, "nosuch", ""),
+    ("copy c1 x", 4, "c1", "stop"),
+    ("copy s1 c1", 4, "c1", ""),
+    ("move s1 c1", 4, "c1", ""),
+    ("file pull c1 /tmp/x", 2, "c1", "INSTANCE/PATH"),
+    ("file pull c1/nosuch /tmp/x", 3, "/nosuch", ""),
+    ("file push /nosuch c1/x", 3, "/nosuch", ""),
+    ("network list nosuch:", 3, "nosuch", "remote add"),
+    ("storage list nosuch:", 3, "nosuch", "remote add"),
+    ("partition delete nosuch", 3, "nosuch", ""),
+    ("publish s1 nosuch:", 3, "nosuch", "remote add"),
+    ("snapshot create nosuch", 3, "nosuch", ""),
+    ("snapshot restore s1 nosuch", 3, "nosuch", ""),
     ("rename nosuch x", 3, "nosuch", ""),
     ("rename s1 c1", 4, "c1", ""),
     ("rename s1 1x", 2, "1x", ""),
@@ -235,8 +251,22 @@ def test_arguments_that_nobody_means(place: Ctr) -> None:
         "=", "a=b", "limits.cpu=", "\x00"[1:], "ä\u202e", "\udcff", "\n", "\t", "../..", "/", "/dev/fuse", "/dev", "type=", "name,type=",
         "x" * 300, "-1", "9" * 30, "--user", "--debug", "--dry-run", "--help", "list", "show", "set", "taken", "--volatile",
     ]  # fmt: skip
-    dangerous = {"delete", "stop", "kill", "restart", "rename", "freeze", "create", "launch", "shell", "detach-device"}
-    endless = {"top", "monitor"}
+    dangerous = {
+        "delete",
+        "stop",
+        "kill",
+        "restart",
+        "rename",
+        "freeze",
+        "create",
+        "launch",
+        "shell",
+        "detach-device",
+        "copy",
+        "move",
+        "snapshot",
+    }
+    endless = {"top", "monitor", "console"}
     rng = random.Random(20261121)
     for _ in range(150):
         words = [rng.choice(pool) for _ in range(rng.randint(1, 6))]

@@ -46,6 +46,7 @@ STEPS = {
     "delete-released": ("delete", "--force", "c1"),
     "config-recorded": ("config", "set", "c1", "limits.processes=33"),
     "config-done": ("config", "set", "c1", "limits.processes=33"),
+    "change-taken": ("config", "device", "set", "c1", "fuse", "mode=0600"),
     "rename-recorded": ("rename", "c1", "c2"),
     "rename-claims": ("rename", "c1", "c2"),
     "rename-moved": ("rename", "c1", "c2"),
@@ -57,7 +58,12 @@ STEPS = {
 
 def test_every_step_is_tested() -> None:
     text = "".join(path.read_text() for path in (ROOT / "ctrmgr").rglob("*.py"))
-    assert set(re.findall(r'\bcrash\("([\w-]+)"\)', text)) == set(STEPS)
+    steps = set(re.findall(r'\bcrash\("([\w-]+)"\)', text))
+    assert steps >= set(STEPS)
+    others = "".join(
+        (ROOT / f"tests/rootful/test_{file}.py").read_text() for file in ("snapshot", "gpu_limits", "links")
+    )
+    assert [step for step in steps - set(STEPS) if f'"{step}"' not in others] == []
 
 
 def parts(ctr: Ctr, step: str) -> None:
@@ -83,7 +89,7 @@ def whole(ctr: Ctr) -> None:
     assert not [name for name in names if name.startswith(".")], names
     for name in names:
         files = {path.name for path in (state / "instances" / name).iterdir()}
-        assert not files & {"config.new", "plan.new", "rename"}, files
+        assert not files & {"config.new", "plan.new", "rename", repair.ANEW}, files
         assert not any(statefile.has_tail(f"{state}/instances/{name}/{file}") for file in ("config", "plan"))
     assert {os.readlink(path) for path in (state / "ids").iterdir()} <= names
 
@@ -213,6 +219,21 @@ def test_configuration(ctr: Ctr, step: str) -> None:
     whole(ctr)
     assert "limits.processes: '33'" in ctr("config", "show", "c1").stdout
     assert "pids.max value=33 " in ctr("info", "c1").stdout
+
+
+@pytest.mark.parametrize("step", ["change-taken", "detach-recorded", "detach-done", "attach-recorded", "attach-done"])
+def test_a_device_with_other_keys(ctr: Ctr, before: dict[str, object], host_snapshot: Snapshot, step: str) -> None:
+    ctr(*LAUNCH)
+    ctr("attach-device", "c1", FUSE, "mode=0640")
+    crash(ctr, step, *STEPS["change-taken"])
+    ctr("config", "set", "c1", "user.any=thing")
+    whole(ctr)
+    mode = "600" if step == "attach-done" else "640"
+    assert ctr("exec", "c1", "stat", "-c", "%a", FUSE).stdout == f"{mode}\n"
+    assert f"mode: '0{mode}'" in ctr("config", "show", "c1").stdout
+    ctr("delete", "--force", "c1")
+    settle()
+    same(before, host_snapshot())
 
 
 @pytest.mark.parametrize("step", ["stop-asked", "delete-renamed", "delete-released"])

@@ -153,7 +153,7 @@ def test_all_or_nothing(c1: Ctr, library: Path, last: list[str], why: str) -> No
     sh(c1, "ln -s /etc/hosts /etc/link; touch /etc/passwd")
     assert why in attach(c1, [*whole(library), last], code=2 if "user" in why else 4)
     nothing(c1)
-    assert "gpu" not in c1("info", "c1").stdout
+    assert "name=gpu" not in c1("info", "c1").stdout
     assert "not permitted" in sh(c1, "mknod /dev/again c 10 229", code=1)
     attach(c1, whole(library))
     assert sh(c1, LOOK) == ALL

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -84,6 +85,14 @@ def test_killed(c1: Ctr, step: str) -> None:
     home = c1.folder / "state/instances/c1"
     left = [path.name for path in (*home.iterdir(), *(home / "snapshots").iterdir())]
     assert [name for name in left if name.endswith((".restored", ".old")) or name == "restore" or name[0] == "."] == []
+
+
+def test_killed_while_deleting(c1: Ctr) -> None:
+    c1("snapshot", "create", "c1", "one")
+    c1("snapshot", "delete", "c1", "one", code=-9, env={"CTRMGR_CRASH_AT": "snapshot-del"})
+    assert names(c1) == []
+    c1("snapshot", "create", "c1", "one")
+    assert os.listdir(c1.folder / "state/instances/c1/snapshots") == ["one"]
 
 
 def test_from_python(c1: Ctr, monkeypatch: pytest.MonkeyPatch) -> None:
