@@ -49,6 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("CTRMGR_LIBEXEC", str(build(ROOT / "build" / "test")))
 
 
+ASIDE = ("rootful/test_seccomp.py", "rootful/test_damaged_types.py")
+"""They run no instance and change nothing of the host."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Two lanes with `-n 2`: what looks at the whole host, or changes it, is done one after the other in one of them."""
@@ -56,9 +60,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Lanes(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            folder = nodeid.split("/")[1]
-            if folder == "unit":
-                return nodeid.partition("::")[0]
+            file, folder = nodeid.partition("::")[0], nodeid.split("/")[1]
+            if folder == "unit" or file.endswith(ASIDE):
+                return file
             return folder if folder in ("lab", "remote") else "host"
 
     return Lanes(config, log)
