@@ -131,8 +131,8 @@ def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:
 
 
 def live(values: Mapping[str, str]) -> bool:
-    """A link of the host's moves; one to a bridge is made at the start."""
-    return values.get("nictype") == "physical"
+    """A link of the host's moves; one to a bridge is made at the start. What is neither is refused later, by name."""
+    return values.get("nictype", "bridged") not in ("bridged", "host")
 
 
 def _physical(name: str, values: Mapping[str, str]) -> list[list[str]]:
