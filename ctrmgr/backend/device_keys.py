@@ -8,7 +8,7 @@ from ctrmgr.backend import configure, detach, devices, record, repair
 from ctrmgr.backend.record import Record
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import driver
-from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError
 from ctrmgr.kernel import control
 from ctrmgr.plan import profiled
 
@@ -99,13 +99,11 @@ def change(
         try:
             result, taken = detach.take(name, device, True, holders=holders)
             crash("change-taken")
-            try:
-                devices.give(name, device, canonical, rows, True)
-            except BaseException:
-                devices.give(name, device, *devices.check(device, before), True)
-                raise
-        finally:
-            state.unlink(path)
+            devices.give(name, device, canonical, rows, True)
+        except BaseException:
+            go_on(name)
+            raise
+        state.unlink(path)
     detach.flushed(result, taken)
     return Changed(False, result)
 
@@ -114,10 +112,15 @@ def go_on(name: str) -> None:
     """A change whose writer died, which may have been between its two halves: the device is given as it was. Its keys are kept
     even where it cannot be given now. The caller holds the instance's lock."""
     path = f"{record.home(name)}/{repair.ANEW}"
-    keys = {row[2]: row[3] for row in state.read_flat(path) if len(row) == 4}
-    device = next((row[1] for row in state.read_flat(path) if len(row) == 4), "")
+    try:
+        rows = [row for row in state.read_flat(path) if len(row) == 4]
+    except HostError:
+        raise
+    except CtrmgrError:  # the power was cut before the disk had it, and before anything else was done
+        rows = []
     own = record.Record(name)
-    if device and device not in own.devices:
+    if rows and rows[0][1] not in own.devices:
+        device, keys = rows[0][1], {row[2]: row[3] for row in rows}
         try:
             devices.give(name, device, *devices.check(device, keys), record.is_running(name))
         except CtrmgrError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The privileged table, for those who ask it for what it must refuse."""
+"""The privileged table, for those who ask it for what it must refuse; and a disk."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ import pytest
 
 from tests.rootful.double import cgroup2
 from tests.rootful.table import OWNER, Opened, Table
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[str]:
+    """A real block device, of a file of zeros."""
+    file = tmp_path / "disk"
+    with file.open("wb") as stream:
+        stream.truncate(1 << 20)
+    loop = subprocess.check_output(["losetup", "--find", "--show", file], text=True).strip()
+    yield loop
+    subprocess.run(["losetup", "--detach", loop], check=True)
 
 
 @pytest.fixture(scope="session")

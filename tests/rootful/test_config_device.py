@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -103,19 +103,26 @@ def test_who_has_it_open_is_said_or_refused(c1: Ctr) -> None:
     assert node(c1, "/dev/mine") == "5 0 660"
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[str]:
-    file = tmp_path / "disk"
-    with file.open("wb") as stream:
-        stream.truncate(1 << 20)
-    loop = subprocess.check_output(["losetup", "--find", "--show", file], text=True).strip()
-    yield loop
-    subprocess.run(["losetup", "--detach", loop], check=True)
-
-
 def limits(ctr: Ctr) -> dict[str, tuple[str, bool]]:
     found = json.loads(ctr("info", "c1", "-fjson").stdout)["limits"]
     return {limit["key"]: (limit["value"].rpartition(" ")[2], limit["enforced"]) for limit in found}
+
+
+def test_what_cannot_be_given_anew_is_as_it_was(c1: Ctr, tmp_path: Path) -> None:
+    source, marker = tmp_path / "node", c1.folder / "state/instances/c1/device-as-it-was"
+    os.mknod(source, 0o600 | stat.S_IFCHR, os.makedev(1, 7))
+    c1("config", "device", "add", "c1", "mine", "unix-char", f"source={source}", "path=/dev/mine")
+    refused = c1("config", "device", "set", "c1", "mine", "path=/dev/null", code=4)
+    assert "`/dev/null` exists in the instance already" in refused.stderr
+    assert node(c1, "/dev/mine") == "0 0 660"
+    marker.write_text("")  # without power before the disk had it
+    c1("config", "device", "set", "c1", "mine", "uid=5", "--quiet")
+    assert node(c1, "/dev/mine") == "5 0 660"
+    c1("config", "device", "set", "c1", "mine", "uid=6", code=-9, env={"CTRMGR_CRASH_AT": "change-taken"})
+    source.unlink()
+    c1("config", "set", "c1", "user.any=thing")
+    assert c1("config", "device", "get", "c1", "mine", "uid").stdout == "5\n", "its keys are not lost"
+    assert not marker.exists()
 
 
 def test_the_limits_of_a_disk_change_live(ctr: Ctr, disk: str) -> None:

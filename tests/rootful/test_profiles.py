@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,16 +42,6 @@ def test_mpi_raises_the_limits_or_says_who_may_not(ctr: Ctr) -> None:
 def test_a_desktop_has_fuse_for_everybody(ctr: Ctr) -> None:
     launch(ctr, "desktop-gui", "usb-phone")
     assert sh(ctr, ": < /dev/fuse && echo open", "--user", "1000", "--group", "1000") == ["open"]
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[str]:
-    file = tmp_path / "disk"
-    with file.open("wb") as stream:
-        stream.truncate(1 << 20)
-    loop = subprocess.check_output(["losetup", "--find", "--show", file], text=True).strip()
-    yield loop
-    subprocess.run(["losetup", "--detach", loop], check=True)
 
 
 def test_scratch_is_for_one_alone(ctr: Ctr, disk: str) -> None:
