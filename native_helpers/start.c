@@ -359,7 +359,8 @@ void state_write(struct monitor *m, bool frozen)
 	int length = snprintf(text, sizeof(text), "monitor\t%d\ninit\t%d\ncgroup\t%s\nstarted\t%llu\nfrozen\t%d\n",
 			      getpid(), m->init, m->plan.cgroup, (unsigned long long)m->started_ns, frozen);
 
-	if (ftruncate(m->lock, 0) || pwrite(m->lock, text, (size_t)length, 0) != length)
+	/* Written over before it is cut: within a run the length stays, so no reader finds it empty. */
+	if (pwrite(m->lock, text, (size_t)length, 0) != length || ftruncate(m->lock, length))
 		return; /* for `list` and people; the lock is what counts */
 }
 

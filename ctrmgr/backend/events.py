@@ -231,7 +231,7 @@ class Watcher:
             self._watch(record.home(name), inotify.MOVED_TO, ("home", name))
             self._watch(record.run_home(name), MOVES | inotify.MODIFY, ("run", name))
             if record.is_running(name):
-                _state(name, seen)
+                _state(name, seen, before)
         except CtrmgrError:
             pass  # not ours to read
         if not seen.started:
@@ -409,14 +409,16 @@ class Watcher:
                 found.append(Event("host", event, path=path, subsystem=told.get("SUBSYSTEM", ""), number=number))
 
 
-def _state(name: str, seen: Seen) -> None:
-    """What the monitor has written of its run; it is written in place, and one that is not whole is looked at again."""
+def _state(name: str, seen: Seen, before: Seen | None) -> None:
+    """What the monitor has written of its run, in place: of one that is not whole yet, all is as it was `before`."""
     words = {}
     for line in counters.long_text(f"{record.run_home(name)}/state").splitlines():
         key, _, value = line.partition("\t")
         words[key] = value
     if words.get("started", "").isdecimal() and words.get("monitor", "").isdecimal() and "frozen" in words:
         seen.started, seen.monitor, seen.frozen = int(words["started"]), int(words["monitor"]), words["frozen"] == "1"
+    elif before:
+        seen.started, seen.monitor, seen.frozen = before.started, before.monitor, before.frozen
 
 
 def _how(name: str, started: int) -> dict[str, object]:
