@@ -327,7 +327,6 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
         ({f"pci:{SECOND}"}, set(), "/dev/nvidia1"),
         ({f"pci:{FIRST}"}, {f"pci:{FIRST}"}, "/dev/nvidia0"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_count_takes_what_nobody_has(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, own: set[str], others: set[str], expected: str
