@@ -311,14 +311,19 @@ def find_devices(function: str, **keys: str) -> list[Candidate]:
 
 
 def host_devices(*kinds: str) -> list[Device]:
-    """What this machine has that an instance can be given: all of it, or only some kinds (`"gpu", "infiniband"`, …).
+    """What this machine has that an instance can be given: all of it, or only some kinds (`"gpu", "infiniband"`, a plugin's type, …).
 
-    Each has an `id` that stays when nodes are renumbered, its `nodes`, and the instances that hold it. Raises SpecError for an
-    unknown kind.
+    Each has an `id` that stays when nodes are renumbered, its `nodes`, and the instances that hold it. A plugin that
+    could not be asked is a RuntimeWarning. Raises SpecError for an unknown kind.
     """
+    import warnings
+
     from ctrmgr.backend import catalog
 
-    return catalog.devices(kinds=kinds)
+    found, wrong = catalog.everything(kinds)
+    for error in wrong:
+        warnings.warn(error.message, RuntimeWarning, stacklevel=2)
+    return found
 
 
 def top(*names: str, interval: float = 1.0) -> Iterator[list[Use]]:

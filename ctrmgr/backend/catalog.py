@@ -48,6 +48,31 @@ def devices(root: str = "/", *, kinds: Sequence[str] = (), holders: bool = True)
     return [device for device in found if not kinds or device.kind in kinds]
 
 
+def everything(kinds: Sequence[str] = ()) -> tuple[list[Device], list[CtrmgrError]]:
+    """`devices` of this machine, and behind them what plugins report, by their types; and which plugins could not be asked. A
+    character device that a plugin reports as its own is not listed once more.
+
+    Raises SpecError for a kind that neither ctrmgr nor a plugin has.
+    """
+    own = [kind for kind in kinds if kind in inventory.KINDS]
+    others = [kind for kind in kinds if kind not in own]
+    found = devices(kinds=own) if own or not kinds else []
+    if kinds and not others:
+        return found, []
+    from ctrmgr.backend import brought
+
+    types = brought.types() if others else []
+    for kind in others:
+        if kind not in types:
+            known = ", ".join((*inventory.KINDS, *types))
+            raise SpecError(f"`{kind}` is no kind of device", hint=f"the kinds are {known}")
+    more, wrong = brought.devices(others)
+    theirs = {number for device in more for number in _numbers(device.nodes)}
+    return [
+        device for device in found if device.kind != "unix-char" or not theirs & _numbers(device.nodes)
+    ] + more, wrong
+
+
 def find(wanted: str, among: Sequence[Device]) -> Device:
     """The device with this id, alias, name, node or PCI address; or the only one whose id begins so.
 

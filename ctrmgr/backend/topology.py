@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from ctrmgr.backend.inventory import KINDS
 from ctrmgr.host import pci, sysfs
 
 TYPE_CHECKING = False
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from ctrmgr.backend.inventory import Device
 
 DRAWN = ("gpu", "accel", "infiniband", "unix-block", "usb")
+ELSEWHERE = "not below PCI"
+"""Stands for a host bridge with what a plugin reports of none."""
 MEANING = pci.MEANING
 
 
@@ -55,25 +58,32 @@ class Pair:
 
 
 def numa_nodes(devices: Sequence[Device], root: str = "/") -> list[NumaNode]:
-    """The devices that are below a PCI host bridge, in their places; parts of others are not shown."""
+    """The devices that are below a PCI host bridge, in their places, and what plugins report; parts of others are not shown."""
     found: dict[int, NumaNode] = {}
     for device in devices:
         function = device.function
-        if function is None or device.part_of or device.kind not in DRAWN or not device.notable:
+        if device.part_of or not device.notable:
             continue
-        if function.numa not in found:
-            cpus = sysfs.line(f"{root.rstrip('/')}/sys/devices/system/node/node{max(function.numa, 0)}/cpulist")
-            found[function.numa] = NumaNode(function.numa, cpus)
-        bridge = found[function.numa].bridges.setdefault(function.host_bridge, Bridge(function.host_bridge))
-        port = function.parents[0] if len(function.parents) > 1 else ""
+        if device.kind in KINDS and (function is None or device.kind not in DRAWN):
+            continue
+        if device.numa not in found:
+            cpus = sysfs.line(f"{root.rstrip('/')}/sys/devices/system/node/node{max(device.numa, 0)}/cpulist")
+            found[device.numa] = NumaNode(device.numa, cpus)
+        place = function.host_bridge if function else ELSEWHERE
+        bridge = found[device.numa].bridges.setdefault(place, Bridge(place))
+        port = function.parents[0] if function and len(function.parents) > 1 else ""
         bridge.switches.setdefault(port, Switch(port)).devices.append(device)
     for node in found.values():
         node.bridges = dict(sorted(node.bridges.items()))
         for bridge in node.bridges.values():
             bridge.switches = dict(sorted(bridge.switches.items()))
             for switch in bridge.switches.values():
-                switch.devices.sort(key=lambda device: (device.pci, DRAWN.index(device.kind)))
+                switch.devices.sort(key=_order)
     return [found[number] for number in sorted(found)]
+
+
+def _order(device: Device) -> tuple[str, int, str]:
+    return device.pci, DRAWN.index(device.kind) if device.kind in DRAWN else len(DRAWN), device.id
 
 
 def pairs(devices: Sequence[Device]) -> list[Pair]:

@@ -21,7 +21,7 @@ def choose(instance: str) -> tuple[str, dict[str, str]]:
     Raises SpecError where nobody can be asked or nothing is chosen, NotFoundError when there is no such instance, or nothing.
     """
     record.Record(instance)
-    there = [device for device in catalog.devices() if device.notable and _is_free(device)]
+    there = [device for device in catalog.everything()[0] if device.notable and _is_free(device)]
     if not there:
         raise NotFoundError("this host has no device that an instance could be given")
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

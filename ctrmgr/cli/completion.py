@@ -90,9 +90,9 @@ def things(kind: str) -> list[str]:
 
         return [device.id for device in catalog.devices(holders=False)]
     if kind == "device-kind":
-        from ctrmgr.backend import inventory
+        from ctrmgr.backend import brought, inventory
 
-        return list(inventory.KINDS)
+        return [*inventory.KINDS, *brought.types()]
     if kind == "remote":
         from ctrmgr.remote import registry
 

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from ctrmgr.backend import catalog, inventory, topology
 from ctrmgr.cli import finding, table
 from ctrmgr.cli.command import Argument, Command, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ctrmgr.backend.inventory import Device
     from ctrmgr.cli.command import Args
 
@@ -17,12 +21,20 @@ COLUMNS = ("kind", "id", "name", "model", "driver", "pci", "numa", "nodes", "hel
 
 def device_list(args: Args) -> None:
     every = args.flag("all")
-    chosen = [device for device in catalog.devices(kinds=args.positional) if device.notable or every]
+    chosen = [device for device in everything(args.positional) if device.notable or every]
     form = args.one("format", "table")
     if form in ("json", "yaml"):
         table.print_rows((), [device.fields() for device in chosen], form)
     else:
         table.print_rows(COLUMNS, [row(device) for device in chosen], form)
+
+
+def everything(kinds: Sequence[str] = ()) -> list[Device]:
+    """What there is; a plugin that could not be asked is a line on stderr."""
+    found, wrong = catalog.everything(kinds)
+    for error in wrong:
+        print(f"warning: {error.message}", file=sys.stderr)
+    return found
 
 
 def row(device: Device) -> dict[str, object]:
@@ -50,7 +62,7 @@ def _host(device: Device) -> list[str]:
 
 
 def device_show(args: Args) -> None:
-    device = catalog.find(args.positional[0], catalog.devices())
+    device = catalog.find(args.positional[0], everything())
     form = args.one("format", "table")
     fields = device.fields()
     if form in ("json", "yaml"):
@@ -70,6 +82,8 @@ def device_show(args: Args) -> None:
             value = [
                 f"{each.instance} as {each.device}{'' if each.live else ' (at its start)'}" for each in device.holders
             ]
+        elif isinstance(value, dict):
+            value = [f"{name} {_words(given)}".strip() for name, given in value.items()]
         elif isinstance(value, list):
             value = [_words(each) for each in value]
         elif key in ("size", "vram") and str(value).isdecimal():
@@ -87,7 +101,7 @@ def _words(value: object) -> str:
 
 
 def device_tree(args: Args) -> None:
-    devices = catalog.devices()
+    devices = everything()
     nodes, best = topology.numa_nodes(devices), topology.pairs(devices)
     form = args.one("format", "table")
     if form == "table":
@@ -161,7 +175,13 @@ COMMANDS = (
         "devices of this machine that an instance can be given",
         device_list,
         arguments=(
-            Argument("KIND", f"only {', '.join(inventory.KINDS)}", required=False, repeat=True, complete="device-kind"),
+            Argument(
+                "KIND",
+                f"only {', '.join(inventory.KINDS)}, or a plugin's type",
+                required=False,
+                repeat=True,
+                complete="device-kind",
+            ),
         ),
         options=(Option("all", "also hubs, consoles and the kernel's own nodes"),),
         help="An instance in parentheses is stopped, and gets the device with its next start.",

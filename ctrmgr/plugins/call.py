@@ -74,8 +74,9 @@ def check(source: Source, values: Mapping[str, str]) -> tuple[dict[str, str], di
     return wire.texts(answer["good"], "`good`"), wire.texts(answer["wrong"], "`wrong`")
 
 
-def identify(source: Source, root: str = "/") -> list[Found]:
-    return _read(source, "identify", {"root": root}, wire.all_found)[1]
+def identify(source: Source, root: str = "/", *, most: float = 3600.0) -> list[Found]:
+    """What it finds, within `most` seconds even if it may take longer by itself."""
+    return _read(source, "identify", {"root": root}, wire.all_found, most)[1]
 
 
 def allocate(
@@ -130,9 +131,9 @@ def events(source: Source, found: Sequence[Found]) -> list[DeviceEvent]:
 
 
 def _read(
-    source: Source, call: str, arguments: Mapping[str, object], read: Callable[[object], T]
+    source: Source, call: str, arguments: Mapping[str, object], read: Callable[[object], T], most: float = 3600.0
 ) -> tuple[dict[str, object], T]:
-    about, answer = _ask(source, call, arguments)
+    about, answer = _ask(source, call, arguments, most)
     try:
         return about, read(answer)
     except ValueError as error:
@@ -145,7 +146,9 @@ def _broken(source: Source, call: str, reason: str, hint: str | None = None) -> 
     )
 
 
-def _ask(source: Source, call: str, arguments: Mapping[str, object]) -> tuple[dict[str, object], object]:
+def _ask(
+    source: Source, call: str, arguments: Mapping[str, object], most: float = 3600.0
+) -> tuple[dict[str, object], object]:
     """What the plugin says of itself, and its answer."""
     if source.problem:
         raise source.problem
@@ -159,7 +162,7 @@ def _ask(source: Source, call: str, arguments: Mapping[str, object]) -> tuple[di
         start_new_session=True,
     )
     try:
-        return _converse(source, call, json.dumps(request).encode() + b"\n", process)
+        return _converse(source, call, json.dumps(request).encode() + b"\n", process, most)
     finally:
         try:
             os.killpg(process.pid, signal.SIGKILL)  # and whatever it has started
@@ -175,7 +178,7 @@ def _ask(source: Source, call: str, arguments: Mapping[str, object]) -> tuple[di
 
 
 def _converse(
-    source: Source, call: str, request: bytes, process: subprocess.Popen[bytes]
+    source: Source, call: str, request: bytes, process: subprocess.Popen[bytes], most: float
 ) -> tuple[dict[str, object], object]:
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     poll = select.poll()
@@ -186,7 +189,7 @@ def _converse(
         poll.register(fd, select.POLLIN)
     os.set_blocking(process.stdin.fileno(), False)
     poll.register(process.stdin.fileno(), select.POLLOUT)
-    allowed = seconds(Plugin.seconds)
+    allowed = seconds(min(Plugin.seconds, most))
     deadline = time.monotonic() + allowed
     about: dict[str, object] | None = None
     while process.stdout.fileno() in streams:
@@ -216,7 +219,7 @@ def _converse(
             if "seconds" not in first:
                 break  # it could not be loaded
             about = first
-            allowed = seconds(max(allowed, float(str(first["seconds"]))))
+            allowed = seconds(min(max(allowed, float(str(first["seconds"]))), most))
             deadline = time.monotonic() + allowed
         if answers.count(b"\n") > (about is not None):
             break

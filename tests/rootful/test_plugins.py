@@ -129,6 +129,18 @@ def test_live(ctr: Ctr) -> None:
     assert "urandom: 2 have it" in refused
     found = json.loads(ctr("device", "find", "random.bytes", "--explain", "--format", "json").stdout)
     assert [each["verdict"] for each in found if each["id"] == "urandom"] == ["no: 2 have it, and no more may"]
+    shown = json.loads(ctr("device", "show", "demo-noise/urandom", "--format", "json").stdout)
+    assert [(each["instance"], each["device"], each["live"]) for each in shown["holders"]] == [
+        ("c1", "one", True),
+        ("c1", "two", True),
+    ]
+    assert shown["functions"] == {"random.bytes": {"seeded": "yes"}}
+    assert "functions: random.bytes seeded yes\n" in ctr("device", "show", "urandom").stdout
+    (line,) = (line for line in ctr("device", "list").stdout.splitlines() if "urandom" in line)
+    assert line.split()[:3] == ["demo-noise", "urandom", "urandom"]
+    assert line.split()[-3:] == ["/dev/urandom", "c1,", "c1"]
+    (line,) = (line for line in ctr("device", "tree").stdout.splitlines() if "demo-noise urandom" in line)
+    assert line.endswith("[c1, c1]")
     ctr("config", "set", "c1", "limits.processes=50")
     ctr("detach-device", "c1", "one")
     assert held(ctr) == ["c1.two"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+import ctrmgr
+from ctrmgr.backend import brought
+from ctrmgr.cli import main
 from ctrmgr.devices import driver, request
 from ctrmgr.devices.plugin import Allocation, Found, Holder
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError, SpecError
@@ -47,6 +51,49 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         return registry.sources()[name]
 
     return make
+
+
+@pytest.fixture
+def listed(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], list[str]]:
+    """What the list of this machine has of plugins, of which two are of no use."""
+    monkeypatch.setenv("CTRMGR_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("CTRMGR_RUN_DIR", str(tmp_path / "run"))
+    monkeypatch.setattr(brought, "PATIENCE", 2.0)
+    write(GOOD.replace("/dev/null", "/dev/console"))
+    write(
+        "seconds = 60\ndef identify(self, host): import time; time.sleep(60)", "acme-slow", HEAD.replace("npu", "slow")
+    )
+    write("def identify(self, host): raise ValueError('ouch')", "acme-wrong", HEAD.replace("npu", "wrong"))
+
+    def look(*kinds: str) -> list[str]:
+        return [f"{device.kind} {device.id}" for device in ctrmgr.host_devices(*kinds)]
+
+    return look
+
+
+def test_a_list_waits_for_no_plugin(
+    listed: Callable[..., list[str]], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = time.monotonic()
+    with pytest.warns(RuntimeWarning, match="acme-") as told:
+        found = listed()
+    assert time.monotonic() - start < 20
+    assert found[-1] == "acme-npu npu0"
+    assert len(found) > 1
+    assert "unix-char /dev/console" not in found  # the plugin's
+    assert sorted(str(each.message) for each in told) == [
+        "plugin `acme-slow` failed in `identify`: it has not answered within 2 seconds",
+        "plugin `acme-wrong` failed in `identify`: ValueError: ouch",
+    ]
+    assert "unix-char /dev/console" in listed("unix-char")  # nobody was asked
+    assert listed("acme-npu") == ["acme-npu npu0"]
+    with pytest.raises(SpecError, match="`acme-nothing` is no kind of device"):
+        listed("acme-nothing")
+    monkeypatch.setattr(sys, "argv", ["ctrmgr", "device", "list", "acme-npu", "acme-wrong"])
+    assert main.main() == 0
+    shown = capfd.readouterr()
+    assert shown.out.splitlines()[1].split() == ["acme-npu", "npu0", "npu0", "/dev/console"]
+    assert shown.err == "warning: plugin `acme-wrong` failed in `identify`: ValueError: ouch\n"
 
 
 def test_a_good_one(write: Write) -> None:
