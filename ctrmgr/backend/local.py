@@ -145,7 +145,9 @@ def rename(old: str, new: str) -> None:
             raise ConflictError(f"`{old}` is running", hint="stop it first")
         if os.path.exists(record.home(new)) or os.path.exists(f"{record.instances_dir()}/.new-{new}"):
             raise ConflictError(f"an instance `{new}` exists already")
-        repair.start_rename(old, new)
+        from ctrmgr.backend import unfinished
+
+        unfinished.start_rename(old, new)
 
 
 def freeze(name: str, *, thaw: bool = False) -> None:

@@ -7,16 +7,12 @@ import os
 
 from ctrmgr import state
 from ctrmgr.backend import leases, record
-from ctrmgr.devices import rows as parts
-from ctrmgr.errors import ConflictError, CtrmgrError, HostError
+from ctrmgr.errors import ConflictError, CtrmgrError
 from ctrmgr.kernel import control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ctrmgr.kernel.spawn import Report
-
 
 CLAIMS = ("ids", "addresses")
 ANEW = "device-as-it-was"
@@ -74,17 +70,20 @@ def release(owner: str) -> None:
 def instance(name: str) -> bool:
     """Mend one instance, whose lock the caller holds. Returns whether it runs."""
     path, run = record.home(name), record.run_home(name)
-    if os.path.exists(f"{path}/rename"):
-        finish_rename(path)
-    if os.path.exists(f"{path}/restore"):
+    there = state.entries(path)
+    if "rename" in there:
+        from ctrmgr.backend import unfinished
+
+        unfinished.rename(path)
+    if "restore" in there:
         from ctrmgr.backend import snapshots
 
         snapshots.finish(path)
     running = record.is_running(name)
-    if state.has_tail(f"{path}/config") or state.has_tail(f"{path}/plan"):
-        _attach(path, run, running)
-    if os.path.exists(f"{path}/config.new") or os.path.exists(f"{path}/plan.new"):
-        _change(path, run, running)
+    if "config.new" in there or "plan.new" in there or any(map(state.has_tail, (f"{path}/config", f"{path}/plan"))):
+        from ctrmgr.backend import unfinished
+
+        unfinished.change(path, run, running)
     if not running:
         if os.path.exists(run):
             end_run(name)
@@ -93,7 +92,7 @@ def instance(name: str) -> bool:
         from ctrmgr.backend import allocations
 
         allocations.mend(name, running=running)
-    if os.path.exists(f"{path}/{ANEW}"):
+    if ANEW in there:
         from ctrmgr.backend import device_keys
 
         device_keys.go_on(name)
@@ -108,100 +107,13 @@ def restore(name: str) -> None:
         gpu_limits.restore(name)
 
 
-def _attach(path: str, run: str, running: bool) -> None:
-    """An attach whose writer died: finish it if the monitor has the device, or if nothing but the last word was missing."""
-    name, config, plan = os.path.basename(path), f"{path}/config", f"{path}/plan"
-    try:
-        device = state.tail(config)[0][1]  # without one the plan is damaged: `config` is written first, and counts last
-        counts = any(row[0] in parts.WORDS and row[1] == device for row in record.read_plan(path))
-        if not counts and running and state.has_tail(plan):
-            have = {each.name for each in control.ask(run, control.DEVICES).devices()}
-            old = record.read_plan(path)
-            counts = device in have and _hooks(path, old, [*old, *state.tail(plan)])
-    except HostError:
-        raise
-    except (CtrmgrError, IndexError):  # a power cut: what `config` has is right
-        state.end_tail(config, counts=False)
-        state.end_tail(plan, counts=False)
-        from ctrmgr.backend import start
-
-        start.replan(name)
-        return
-    state.end_tail(plan, counts=counts)
-    state.end_tail(config, counts=counts)
-
-
-def _change(path: str, run: str, running: bool) -> None:
-    """A change of config and plan whose writer died: finish what the monitor has done, drop the rest."""
-    if not _whole(path):
-        record.drop(path)
-        return
-    if not os.path.exists(f"{path}/plan.new"):
-        record.finish(path)
-        return
-    if running:
-        have = {device.name for device in control.ask(run, control.DEVICES).devices()}
-        plan, wanted = record.read_plan(path), record.read_plan(path, "plan.new")
-        old, new = _devices(plan), _devices(wanted)
-        if (new - old) - have or (old - new) & have:
-            record.drop(path)
-            return
-        if any(row[0] == "hook" for row in (*plan, *wanted)) and not _hooks(path, plan, wanted):
-            return
-        if _limits(plan) != _limits(wanted):
-            from ctrmgr.backend import live
-
-            try:
-                live.change_limits(os.path.basename(path), plan, wanted)
-            except HostError:
-                record.drop(path)
-                return
-    record.finish(path)
-
-
-def _hooks(path: str, plan: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> bool:
-    """Do what devices that came want done inside, and undo it for those that went. False: it could not be, and they go again."""
-    from ctrmgr.backend import hooks
-
-    name, old, new = os.path.basename(path), _devices(plan), _devices(wanted)
-    kept = [hook for device in old & new for hook in hooks.of(wanted, device)]
-    for device in old - new:
-        hooks.undo(name, device, [hook for hook in hooks.of(plan, device) if hook not in kept])
-    for device in new - old:
-        try:
-            hooks.do(name, device, hooks.of(wanted, device))
-        except CtrmgrError:
-            control.ask(record.run_home(name), control.DETACH, name=device)
-            record.drop(path)
-            return False
-    return True
-
-
-def _limits(plan: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    return [row for row in plan if row[0] in ("cgroup-file", "gpu-limit")]
-
-
-def _whole(path: str) -> bool:
-    """Whether `config.new` is there and whole. A power cut may leave an empty one, which must not replace the good one."""
-    try:
-        return any(row[0] == "image" for row in state.read_flat(f"{path}/config.new"))
-    except FileNotFoundError:
-        return False
-    except HostError:
-        raise
-    except CtrmgrError:
-        return False
-
-
-def _devices(plan: Sequence[Sequence[str]]) -> set[str]:
-    return {row[1] for row in plan if row[0] in parts.PARTS}
-
-
 def end_run(name: str) -> None:
     """Kill and remove what a dead monitor left: its cgroups, its leases, its run directory."""
     run = record.run_home(name)
     if os.path.exists(f"{run}/state"):
-        report = _clean(name, run)
+        from ctrmgr.backend import unfinished
+
+        report = unfinished.clean(name, run)
         if report.error:
             raise control.failure(name, report.step, report.detail, report.error)
     leases.release(name)
@@ -215,69 +127,6 @@ def end_run(name: str) -> None:
         raise CtrmgrError(
             f"`{run}` cannot be removed: {error.strerror}", hint="what is in it is not ctrmgr's"
         ) from error
-
-
-def _clean(name: str, run: str) -> Report:
-    from ctrmgr.kernel import spawn
-
-    home = record.home(name)
-    try:
-        report = spawn.monitor("clean", f"{home}/plan", home, run)
-        if report.step != "read the plan":
-            return report
-    except FileNotFoundError:
-        pass
-    # The plan is lost or damaged, and what ran must end all the same: its cgroups have its name in every hierarchy.
-    from ctrmgr.host import cgroup
-
-    rows = [["ctrmgr-plan", "1"], ["name", name], ["cgroup", f"{state.cgroup_parent()}/{name}"], ["init", "builtin"],
-            ["layer", "/"], ["uidmap", "0", "1", "1"], ["gidmap", "0", "1", "1"]]  # fmt: skip
-    rows += [["cgroup-file", controller, "none", ""] for controller in cgroup.read().v1]
-    fd = os.memfd_create("plan")
-    try:
-        os.write(fd, state.dump_flat(rows))
-        return spawn.monitor("clean", f"/proc/self/fd/{fd}", home if os.path.isdir(home) else run, run)
-    finally:
-        os.close(fd)
-
-
-def start_rename(old: str, new: str) -> None:
-    """Rename a stopped instance; `rename` in its directory says how far a killed command must go on."""
-    path = record.home(old)
-    state.write_flat(f"{path}/rename", [["rename", old, new]])
-    crash("rename-recorded")
-    finish_rename(path)
-
-
-def finish_rename(path: str) -> None:
-    try:
-        ((_, old, new),) = state.read_flat(f"{path}/rename")
-    except ValueError:
-        raise state.corrupt(f"{path}/rename", 1, "is not `rename`, the old name and the new one") from None
-    for kind in CLAIMS:
-        for key, owner in state.claims(kind).items():
-            if owner == old:
-                aside = f"{state.state_dir()}/.claim-{os.getpid()}"
-                state.unlink(aside)
-                os.symlink(new, aside)
-                os.rename(aside, f"{state.state_dir()}/{kind}/{key}")
-    if has_allocations(old):
-        from ctrmgr.backend import allocations
-
-        allocations.rename(old, new)
-    crash("rename-claims")
-    if os.path.basename(path) == old:
-        os.rename(path, record.home(new))
-        path = record.home(new)
-    crash("rename-moved")
-    plan = record.read_plan(path)
-    for row in plan:
-        if row[0] in ("name", "hostname") and row[1] == old:
-            row[1] = new
-        elif row[0] == "cgroup":
-            row[1] = f"{state.cgroup_parent()}/{new}"
-    state.write_flat(f"{path}/plan", plan)
-    state.unlink(f"{path}/rename")
 
 
 def remove_tree(path: str) -> None:

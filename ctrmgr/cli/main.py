@@ -110,9 +110,9 @@ def run(words: list[str]) -> int:
     if args.flag("help"):
         command, args = find(["help"])[0], parse(find(["help"])[0], command.name.split(" "))
     if args.flag("debug"):
-        from ctrmgr.kernel import helper
+        from ctrmgr import kernel
 
-        helper.debug = True
+        kernel.debug = True
     if names_remote(command, args):
         from ctrmgr.cli import distant
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ctrmgr.devices import driver, fields, links
+from ctrmgr.devices import driver, fields
 from ctrmgr.errors import CtrmgrError, NotFoundError, SpecError, UnsupportedError
 
 TYPE_CHECKING = False
@@ -117,6 +117,8 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
     found += [["device-group", name, str(gid)] for gid in edits.additional_gids if gid]
     need = "optional" if values.get("required") == "false" else "required"
     for link in edits.net_devices:
+        from ctrmgr.devices import links
+
         words = link.host_interface_name, link.name, values.get("hwaddr", ""), values.get("mtu", "0")
         found += links.netdev(name, *words, need)
     found += [["rdma", name, device] for device in resolved.rdma]

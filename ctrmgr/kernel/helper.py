@@ -7,20 +7,12 @@ import errno
 import os
 import sys
 
-from ctrmgr import state
+from ctrmgr import kernel, state
 from ctrmgr.errors import HelperError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-debug = False
-"""Say on stderr what is asked of helpers and monitors (`--debug`)."""
-
-
-def say(line: str) -> None:
-    if debug:
-        print(f"ctrmgr: {line}", file=sys.stderr)
 
 
 def find(name: str) -> str:
@@ -34,7 +26,7 @@ def find(name: str) -> str:
 def become(name: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
     """Become a helper; does not return. Raises HelperError."""
     path = find(name)
-    say(f"exec {path} {' '.join(words)}")
+    kernel.say(f"exec {path} {' '.join(words)}")
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import fcntl
 import os
 
+from ctrmgr import kernel
 from ctrmgr.errors import HelperError
-from ctrmgr.kernel import control, helper
-from ctrmgr.kernel.helper import say
+from ctrmgr.kernel import control, helper, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def monitor(verb: str, plan: str, instance: str, run: str) -> Report:
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE) for fd in (*opened[1:], write)]
         opened += high
         actions = [(os.POSIX_SPAWN_DUP2, fd, 3 + index) for index, fd in enumerate(high)]
-        environment = {"CTRMGR_DEBUG": "1"} if helper.debug else {}
+        environment = {"CTRMGR_DEBUG": "1"} if kernel.debug else {}
         say(f"spawn {path} {verb}")
         pid = os.posix_spawn(path, ["ctrmgr-monitor", verb], environment, file_actions=actions)
     finally:

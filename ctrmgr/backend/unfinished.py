@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What was half done when a command or a monitor died, finished or undone; called by `repair`, which sees that there is some. Cold."""
+
+from __future__ import annotations
+
+import os
+
+from ctrmgr import state
+from ctrmgr.backend import record, repair
+from ctrmgr.devices import rows as parts
+from ctrmgr.errors import CtrmgrError, HostError
+from ctrmgr.kernel import control, spawn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def change(path: str, run: str, running: bool) -> None:
+    """Of config and plan, whatever it was."""
+    if state.has_tail(f"{path}/config") or state.has_tail(f"{path}/plan"):
+        _add(path, run, running)
+    if os.path.exists(f"{path}/config.new") or os.path.exists(f"{path}/plan.new"):
+        _replace(path, run, running)
+
+
+def _add(path: str, run: str, running: bool) -> None:
+    """An attach whose writer died: finish it if the monitor has the device, or if nothing but the last word was missing."""
+    name, config, plan = os.path.basename(path), f"{path}/config", f"{path}/plan"
+    try:
+        device = state.tail(config)[0][1]  # without one the plan is damaged: `config` is written first, and counts last
+        counts = any(row[0] in parts.WORDS and row[1] == device for row in record.read_plan(path))
+        if not counts and running and state.has_tail(plan):
+            have = {each.name for each in control.ask(run, control.DEVICES).devices()}
+            old = record.read_plan(path)
+            counts = device in have and _hooks(path, old, [*old, *state.tail(plan)])
+    except HostError:
+        raise
+    except (CtrmgrError, IndexError):  # a power cut: what `config` has is right
+        state.end_tail(config, counts=False)
+        state.end_tail(plan, counts=False)
+        from ctrmgr.backend import start
+
+        start.replan(name)
+        return
+    state.end_tail(plan, counts=counts)
+    state.end_tail(config, counts=counts)
+
+
+def _replace(path: str, run: str, running: bool) -> None:
+    """A change of config and plan whose writer died: finish what the monitor has done, drop the rest."""
+    if not _whole(path):
+        record.drop(path)
+        return
+    if not os.path.exists(f"{path}/plan.new"):
+        record.finish(path)
+        return
+    if running:
+        have = {device.name for device in control.ask(run, control.DEVICES).devices()}
+        plan, wanted = record.read_plan(path), record.read_plan(path, "plan.new")
+        old, new = _devices(plan), _devices(wanted)
+        if (new - old) - have or (old - new) & have:
+            record.drop(path)
+            return
+        if any(row[0] == "hook" for row in (*plan, *wanted)) and not _hooks(path, plan, wanted):
+            return
+        if _limits(plan) != _limits(wanted):
+            from ctrmgr.backend import live
+
+            try:
+                live.change_limits(os.path.basename(path), plan, wanted)
+            except HostError:
+                record.drop(path)
+                return
+    record.finish(path)
+
+
+def _hooks(path: str, plan: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> bool:
+    """Do what devices that came want done inside, and undo it for those that went. False: it could not be, and they go again."""
+    from ctrmgr.backend import hooks
+
+    name, old, new = os.path.basename(path), _devices(plan), _devices(wanted)
+    kept = [hook for device in old & new for hook in hooks.of(wanted, device)]
+    for device in old - new:
+        hooks.undo(name, device, [hook for hook in hooks.of(plan, device) if hook not in kept])
+    for device in new - old:
+        try:
+            hooks.do(name, device, hooks.of(wanted, device))
+        except CtrmgrError:
+            control.ask(record.run_home(name), control.DETACH, name=device)
+            record.drop(path)
+            return False
+    return True
+
+
+def _limits(plan: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    return [row for row in plan if row[0] in ("cgroup-file", "gpu-limit")]
+
+
+def _whole(path: str) -> bool:
+    """Whether `config.new` is there and whole. A power cut may leave an empty one, which must not replace the good one."""
+    try:
+        return any(row[0] == "image" for row in state.read_flat(f"{path}/config.new"))
+    except FileNotFoundError:
+        return False
+    except HostError:
+        raise
+    except CtrmgrError:
+        return False
+
+
+def _devices(plan: Sequence[Sequence[str]]) -> set[str]:
+    return {row[1] for row in plan if row[0] in parts.PARTS}
+
+
+def clean(name: str, run: str) -> spawn.Report:
+    """Ask a helper to kill and remove what a dead monitor has left."""
+    home = record.home(name)
+    try:
+        report = spawn.monitor("clean", f"{home}/plan", home, run)
+        if report.step != "read the plan":
+            return report
+    except FileNotFoundError:
+        pass
+    # The plan is lost or damaged, and what ran must end all the same: its cgroups have its name in every hierarchy.
+    from ctrmgr.host import cgroup
+
+    rows = [["ctrmgr-plan", "1"], ["name", name], ["cgroup", f"{state.cgroup_parent()}/{name}"], ["init", "builtin"],
+            ["layer", "/"], ["uidmap", "0", "1", "1"], ["gidmap", "0", "1", "1"]]  # fmt: skip
+    rows += [["cgroup-file", controller, "none", ""] for controller in cgroup.read().v1]
+    fd = os.memfd_create("plan")
+    try:
+        os.write(fd, state.dump_flat(rows))
+        return spawn.monitor("clean", f"/proc/self/fd/{fd}", home if os.path.isdir(home) else run, run)
+    finally:
+        os.close(fd)
+
+
+def start_rename(old: str, new: str) -> None:
+    """Rename a stopped instance; `rename` in its directory says how far a killed command must go on."""
+    path = record.home(old)
+    state.write_flat(f"{path}/rename", [["rename", old, new]])
+    repair.crash("rename-recorded")
+    rename(path)
+
+
+def rename(path: str) -> None:
+    """Go on with one, as far as it has come."""
+    try:
+        ((_, old, new),) = state.read_flat(f"{path}/rename")
+    except ValueError:
+        raise state.corrupt(f"{path}/rename", 1, "is not `rename`, the old name and the new one") from None
+    for kind in repair.CLAIMS:
+        for key, owner in state.claims(kind).items():
+            if owner == old:
+                aside = f"{state.state_dir()}/.claim-{os.getpid()}"
+                state.unlink(aside)
+                os.symlink(new, aside)
+                os.rename(aside, f"{state.state_dir()}/{kind}/{key}")
+    if repair.has_allocations(old):
+        from ctrmgr.backend import allocations
+
+        allocations.rename(old, new)
+    repair.crash("rename-claims")
+    if os.path.basename(path) == old:
+        os.rename(path, record.home(new))
+        path = record.home(new)
+    repair.crash("rename-moved")
+    plan = record.read_plan(path)
+    for row in plan:
+        if row[0] in ("name", "hostname") and row[1] == old:
+            row[1] = new
+        elif row[0] == "cgroup":
+            row[1] = f"{state.cgroup_parent()}/{new}"
+    state.write_flat(f"{path}/plan", plan)
+    state.unlink(f"{path}/rename")
