@@ -3,27 +3,35 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 
 import ctrmgr
 
+TIMES = 10
+"""How often each new instance is given the device: the first time, too, when its monitor has never done it."""
+
 
 def main(rounds: int) -> None:
     for number in range(rounds + 1):
-        marks = [time.perf_counter()]
-        instance = ctrmgr.launch("builtin:busybox", f"api{number}", profiles=["offline"])
-        marks.append(time.perf_counter())
+        found = one(f"api{number}")
+        for row, took in found if number else ():  # round 0 is the imports
+            print(f"{row}\t{took * 1e3:.3f}")
+
+
+def one(name: str) -> list[tuple[str, float]]:
+    marks = [("", time.perf_counter())]
+    instance = ctrmgr.launch("builtin:busybox", name, profiles=["offline"])
+    marks.append(("launch", time.perf_counter()))
+    for _ in range(TIMES):
         instance.attach("fuse", type="unix-char", source="/dev/fuse")
-        marks.append(time.perf_counter())
+        marks.append(("attach", time.perf_counter()))
         instance.detach("fuse")
-        marks.append(time.perf_counter())
-        instance.delete(force=True)
-        marks.append(time.perf_counter())
-        if number == 0:
-            continue  # the imports
-        for row, begin, end in zip(("launch", "attach", "detach", "delete"), marks, marks[1:], strict=False):
-            print(f"{row}\t{(end - begin) * 1e3:.3f}")
+        marks.append(("detach", time.perf_counter()))
+    instance.delete(force=True)
+    marks.append(("delete", time.perf_counter()))
+    return [(row, end - begin) for (_, begin), (row, end) in itertools.pairwise(marks)]
 
 
 if __name__ == "__main__":
