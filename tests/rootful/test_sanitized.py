@@ -38,7 +38,12 @@ EXERCISES = {
         "test_two_leases_of_one_number",
         "test_the_containers_root_cannot_lead_a_node_astray",
     ),
-    "test_configure.py": ("test_a_first_limit", "test_a_reboot_from_inside_finds_the_devices_as_they_are_now"),
+    "test_configure.py": (
+        "test_a_first_limit",
+        "test_a_reboot_from_inside_finds_the_devices_as_they_are_now",
+        "test_kernel_parameters_change_live_or_not_at_all",
+        "test_resource_limits_reach_what_runs_and_what_comes",
+    ),
     "test_isolation_keys.py": ("test_more_system_calls_denied", "test_resource_limits", "test_nesting"),
     "test_bridge.py": ("test_addresses_routes_and_nat", "test_host_network"),
     "test_net.py": ("test_bridge", "test_again_and_at_once", "test_bad_input"),
