@@ -123,7 +123,7 @@ def _numbers(nodes: Sequence[Node]) -> set[tuple[str, int, int]]:
 def hold(found: Sequence[Device]) -> None:
     """Fill in the holders: what running instances have now, and what the plans of the others name."""
     by_number = {number: device for device in reversed(found) for number in _numbers(device.nodes)}
-    modes = {lease.owner: lease.mode for lease in leases.held()}
+    modes = {lease.owner: lease.mode for lease in leases.held() if not lease.keeps}
     for name in record.names():
         try:
             held = _held(name)

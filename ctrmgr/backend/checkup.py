@@ -220,8 +220,7 @@ def _claims(known: set[str]) -> Iterator[Finding]:
                 yield Finding(HOST, "left-overs", WRONG, text, mend=partial(state.release, kind, owner))
     for lease in leases.stale():
         text = f"a lease on `{lease.id}` of `{lease.instance}`, which does not have it"
-        give_back = partial(leases.release, lease.instance, lease.device)
-        yield Finding(HOST, "left-overs", WRONG, text, mend=give_back)
+        yield Finding(HOST, "left-overs", WRONG, text, mend=partial(leases.drop, lease))
     for each in held.everything():
         gone = (
             each.instance not in known and each.instance != held.NAMED and not os.path.isdir(record.home(each.instance))

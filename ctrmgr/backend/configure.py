@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from ctrmgr.backend import allocations, leases, limits, live, record, repair
+from ctrmgr.backend import allocations, guarantees, leases, limits, live, record, repair
 from ctrmgr.backend.repair import crash
 from ctrmgr.images import store
 from ctrmgr.plan import compile
@@ -47,12 +47,13 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
     try:
         if joined:
             below = list(limits.below_use(old, new))
-            live.change_limits(own.name, old, new)
-            try:
-                waits = live.change_parameters(own.name, old, new)
-            except BaseException:
-                live.change_limits(own.name, new, old)
-                raise
+            with guarantees.promised(own.name, old, new):
+                live.change_limits(own.name, old, new)
+                try:
+                    waits = live.change_parameters(own.name, old, new)
+                except BaseException:
+                    live.change_limits(own.name, new, old)
+                    raise
             for text in below:
                 say(text)
     except BaseException:
@@ -67,4 +68,10 @@ def _at_start(plan: Rows, joined: set[str]) -> list[Sequence[str]]:
     """The rows that a running instance does not follow."""
     where = {"cgroup-file": 1, "device-limit": 2}
     live = ("link-limit", "gpu-limit", "gpu-default", "sysctl", "rlimit")
-    return [row for row in plan if row[0] not in live and (row[0] not in where or row[where[row[0]]] not in joined)]
+    return [
+        row
+        for row in plan
+        if row[0] not in live
+        and (row[0] not in where or row[where[row[0]]] not in joined)
+        and not (row[0] == "lease" and row[3].startswith(leases.KEEPS))
+    ]

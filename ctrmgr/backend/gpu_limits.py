@@ -33,6 +33,8 @@ def resolved(rows: list[list[str]], plan: Rows) -> list[list[str]]:
         return rows
     best_effort = given.pop("enforcement", "") == "best-effort"
     found = gpu_limits.resolve(rows, given, Host(), best_effort=best_effort)
+    names = {row[1] for row in found if row[0] != "@ignored"}
+    gpu_limits.unique([*(list(row) for row in plan if row[0] in gpu_limits.LIMITS and row[1] not in names), *found])
     return [row for row in found if row[0] != "@ignored"]
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ID_MAX = 110
 """Bytes of an id: with the mode and the longest names of an instance and a device it is still a file's name."""
+KEEPS = "keeps:"
 PATIENCE = 2.0
 """Seconds that a monitor has to say whether it still has a device."""
 
@@ -41,6 +42,11 @@ class Lease:
     def owner(self) -> tuple[str, str]:
         return self.instance, self.device
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it is a guarantee of an amount (`guarantees.py`), of which there may be several as far as they fit."""
+        return self.mode.startswith(KEEPS)
+
     def __str__(self) -> str:
         return f"`{self.instance}` ({self.mode}, as `{self.device}`)"
 
@@ -56,7 +62,7 @@ def held() -> list[Lease]:
 
 def stale() -> list[Lease]:
     """Those that nobody has what they are for. Who looks removes none."""
-    return [lease for lease in held() if _is_stale(lease, "")]
+    return [lease for lease in held() if is_stale(lease, "")]
 
 
 def tell(instance: str = "") -> None:
@@ -64,56 +70,64 @@ def tell(instance: str = "") -> None:
     from ctrmgr.devices import choose
 
     def known() -> tuple[set[str], set[str]]:
-        own = {_shown(lease.id) for lease in held() if lease.instance == instance}
-        others = [lease for lease in held() if lease.instance != instance and not _is_stale(lease, instance)]
-        return own, {_shown(lease.id) for lease in others}
+        own = {shown(lease.id) for lease in held() if lease.instance == instance}
+        others = [lease for lease in held() if lease.instance != instance and not is_stale(lease, instance)]
+        return own, {shown(lease.id) for lease in others}
 
     choose.held = known
 
 
-def take(instance: str, rows: Sequence[Sequence[str]]) -> None:
-    """Take what the `lease` rows of a plan or device name, all or nothing; the caller holds the instance's lock.
+def take(instance: str, rows: Sequence[Sequence[str]], *, beside: bool = False) -> None:
+    """Take what the `lease` rows of a plan or device name, all or nothing; the caller holds the instance's lock. They replace what the
+    same device had of the same hardware, or are `beside` it.
 
     Raises ConflictError, which says who has it.
     """
     wanted: dict[str, Lease] = {}
     for row in rows:
-        id = _identity(row[2]) if row[0] == "lease" else ""
-        if id:
-            wanted[f"{id} {row[1]}"] = Lease(f"{id} {row[3]} {instance} {row[1]}")
+        file = file_of(instance, row) if row[0] == "lease" else ""
+        if file:
+            lease = Lease(file)
+            wanted[f"{lease.id} {lease.device}"] = lease
     if wanted:
         if not os.path.isdir(folder()):
             state.make_dir(folder(), 0o700)
         with state.Lock(folder()):
-            _take(list(wanted.values()))
+            _take(list(wanted.values()), beside)
 
 
-def _take(wanted: list[Lease]) -> None:
+def _take(wanted: list[Lease], beside: bool) -> None:
     there = held()
     for index, lease in enumerate(wanted):
+        if lease.keeps:
+            continue
         others = [other for other in there if other.owner != lease.owner and _meet(other.id, lease.id)]
         if _blocking(lease, others):  # only then is it worth asking whether they are still there
-            for other in [other for other in others if _is_stale(other, lease.instance)]:
-                state.unlink(f"{folder()}/{other.file}")
+            for other in [other for other in others if is_stale(other, lease.instance)]:
+                drop(other)
                 others.remove(other)
                 there.remove(other)
         others += [other for other in wanted[:index] if other.owner != lease.owner and _meet(other.id, lease.id)]
         blocking = _blocking(lease, others)
         if blocking:
             raise ConflictError(
-                f"device `{lease.device}`: `{_shown(lease.id)}` is held by {', '.join(map(str, blocking))}",
+                f"device `{lease.device}`: `{shown(lease.id)}` is held by {', '.join(map(str, blocking))}",
                 hint="detach it there first"
                 if lease.mode != "exclusive" or lease.id.startswith("link:")
                 else "detach it there first, or ask for lease=shared",
             )
+    if any(lease.keeps for lease in wanted):
+        from ctrmgr.backend import guarantees
+
+        guarantees.admit([lease for lease in wanted if lease.keeps], there)
     for lease in wanted:
-        for other in there:
-            if other.owner == lease.owner and other.id == lease.id and other.file != lease.file:
-                state.unlink(f"{folder()}/{other.file}")
         try:
             os.close(os.open(f"{folder()}/{lease.file}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:
             raise state.unwritable(f"{folder()}/{lease.file}", error) from error
+        for other in there:
+            if not beside and other.owner == lease.owner and other.id == lease.id and other.file != lease.file:
+                drop(other)
 
 
 def found(device: str, values: Mapping[str, str]) -> list[list[str]]:
@@ -139,6 +153,11 @@ def release(instance: str, device: str = "") -> None:
             state.unlink(f"{folder()}/{lease.file}")
 
 
+def drop(lease: Lease) -> None:
+    """This one alone."""
+    state.unlink(f"{folder()}/{lease.file}")
+
+
 def _blocking(lease: Lease, others: list[Lease]) -> list[Lease]:
     """Those that a lease cannot be together with."""
     if lease.mode == "exclusive":
@@ -159,7 +178,7 @@ def _meet(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}%2F") or other.startswith(f"{one}%2F")
 
 
-def _is_stale(lease: Lease, asking: str) -> bool:
+def is_stale(lease: Lease, asking: str) -> bool:
     """Whether nobody has what the lease is for. `asking` is the instance whose lock the caller holds."""
     busy = lease.instance != asking and state.is_locked(record.home(lease.instance))
     if busy:
@@ -170,7 +189,19 @@ def _is_stale(lease: Lease, asking: str) -> bool:
         answer = control.ask(record.run_home(lease.instance), control.DEVICES, timeout=PATIENCE)
     except CtrmgrError:
         return not record.is_running(lease.instance)
+    if lease.keeps:
+        from ctrmgr.backend import guarantees
+
+        counts = guarantees.planned(lease)
+        if counts is not None:
+            return not counts
     return all(device.name != lease.device for device in answer.devices())
+
+
+def file_of(instance: str, row: Sequence[str]) -> str:
+    """The name of the file of a `lease` row; "" when it is on a node that is not there."""
+    id = _identity(row[2])
+    return id and f"{id} {row[3]} {instance} {row[1]}"
 
 
 def _identity(id: str) -> str:
@@ -187,7 +218,7 @@ def _identity(id: str) -> str:
     return id.encode()[-ID_MAX:].decode(errors="ignore")
 
 
-def _shown(id: str) -> str:
+def shown(id: str) -> str:
     for letter, code in ((" ", "%20"), ("/", "%2F"), ("%", "%25")):
         id = id.replace(code, letter)
     return id

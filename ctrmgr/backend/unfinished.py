@@ -8,7 +8,7 @@ import os
 from ctrmgr import state
 from ctrmgr.backend import record, repair
 from ctrmgr.devices import rows as parts
-from ctrmgr.errors import CtrmgrError, HostError
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError
 from ctrmgr.kernel import control, spawn
 
 TYPE_CHECKING = False
@@ -64,12 +64,13 @@ def _replace(path: str, run: str, running: bool) -> None:
             return
         if any(row[0] == "hook" for row in (*plan, *wanted)) and not _hooks(path, plan, wanted):
             return
-        if _limits(plan) != _limits(wanted):
-            from ctrmgr.backend import live
+        if _limits(plan, old & new) != _limits(wanted, old & new):
+            from ctrmgr.backend import guarantees, live
 
             try:
-                live.change_limits(os.path.basename(path), plan, wanted)
-            except HostError:
+                with guarantees.promised(os.path.basename(path), plan, wanted):
+                    live.change_limits(os.path.basename(path), plan, wanted)
+            except (ConflictError, HostError):
                 record.drop(path)
                 return
     record.finish(path)
@@ -93,8 +94,10 @@ def _hooks(path: str, plan: Sequence[Sequence[str]], wanted: Sequence[Sequence[s
     return True
 
 
-def _limits(plan: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    return [row for row in plan if row[0] in ("cgroup-file", "gpu-limit")]
+def _limits(plan: Sequence[Sequence[str]], devices: set[str]) -> list[Sequence[str]]:
+    """The instance's own, and those of devices that stay."""
+    own = ("cgroup-file", "gpu-limit")
+    return [row for row in plan if row[0] in own or (row[0] == "device-limit" and row[1] in devices)]
 
 
 def _whole(path: str) -> bool:

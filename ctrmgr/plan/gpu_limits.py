@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MEMORY, RESERVE, SHARES, PRIORITY = KEYS = ("memory", "memory.reserve", "shares", "priority")
 DMEM = {MEMORY: "dmem.max", RESERVE: "dmem.min"}
+LIMITS = ("device-limit", "gpu-limit")
 PAGE = 4096
 ROUND = 100
 """Milliseconds in which the shares of a GPU's virtual functions take turns."""
@@ -107,7 +108,7 @@ def resolve(rows: Sequence[list[str]], given: Mapping[str, str], host: Host, *, 
             asked = {key: wanted[key] for key in keys if key in wanted}
             if asked:
                 found += _carried_out(target, asked, wishes, best_effort)
-    return _unique(found) + _environment(wishes)
+    return unique(found) + _environment(wishes)
 
 
 def _targets(name: str, rows: Rows, own: Mapping[str, str], host: Host) -> Iterator[Target]:
@@ -206,11 +207,17 @@ def _dmem(target: Target, asked: Mapping[str, str], regions: Mapping[str, int]) 
     capacity = sum(regions.values())
     wanted = {key: target.bytes(key, value, capacity) for key, value in asked.items()}
     _in_order(target, wanted.get(MEMORY), wanted.get(RESERVE))
-    return [
-        ["device-limit", target.name, UNIFIED, DMEM[key], f"{region} {size}"]
-        for key, value in wanted.items()
-        for region, size in _shared_out(value, regions)
-    ]
+    found: Rows = []
+    for key, value in wanted.items():
+        for region, size in _shared_out(value, regions):
+            found.append(["device-limit", target.name, UNIFIED, DMEM[key], f"{region} {size}"])
+            found += _promise(target, region, size, regions[region]) if key == RESERVE else []
+    return found
+
+
+def _promise(target: Target, subject: str, size: int, capacity: int) -> Rows:
+    """What is kept for one instance must be left by the others: their sum is admitted as leases are."""
+    return [["lease", target.name, f"memory:{subject}", f"keeps:{size}:{capacity}"]] if size else []
 
 
 def _nvml(target: Target, asked: Mapping[str, str]) -> Rows:
@@ -229,7 +236,8 @@ def _nvml(target: Target, asked: Mapping[str, str]) -> Rows:
         raise target.impossible(first, error.message, error.hint or HINT) from None
     wanted = {key: target.bytes(key, value, capacity) for key, value in asked.items()}
     _in_order(target, wanted.get(MEMORY), wanted.get(RESERVE))
-    return [target.row(key, "nvml", target.gpu.id, value) for key, value in wanted.items()]
+    promise = _promise(target, target.gpu.id, wanted.get(RESERVE, 0), capacity)
+    return [target.row(key, "nvml", target.gpu.id, value) for key, value in wanted.items()] + promise
 
 
 def _slice(target: Target, asked: Mapping[str, str]) -> Rows:
@@ -380,7 +388,7 @@ def _joined(variable: str, values: list[str]) -> str:
     return between.join(values) if between else min(values, key=int)
 
 
-def _unique(rows: Rows) -> Rows:
+def unique(rows: Rows) -> Rows:
     """Without repetitions. Raises SpecError when a cgroup or a GPU would have two limits."""
     found: Rows = []
     said: dict[tuple[str, ...], list[str]] = {}

@@ -61,7 +61,8 @@ def test_every_step_is_tested() -> None:
     steps = set(re.findall(r'\bcrash\("([\w-]+)"\)', text))
     assert steps >= set(STEPS)
     others = "".join(
-        (ROOT / f"tests/rootful/test_{file}.py").read_text() for file in ("snapshot", "gpu_limits", "links")
+        (ROOT / f"tests/{file}.py").read_text()
+        for file in ("rootful/test_snapshot", "rootful/test_gpu_limits", "rootful/test_links", "unit/test_guarantees")
     )
     assert [step for step in steps - set(STEPS) if f'"{step}"' not in others] == []
 

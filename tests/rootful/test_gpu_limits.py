@@ -144,3 +144,28 @@ def test_below_what_is_in_use(gpu: Gpu) -> None:
     failed = gpu.ctr("start", "c1", code=5)
     assert f"below what is in use now: {65 * MIB} bytes" in failed.stderr
     assert gpu.calls() == [SET, ZEROED, ZEROED] and not os.path.exists(gpu.cgroup())
+
+
+def test_what_is_promised_to_another_is_not_there(gpu: Gpu) -> None:
+    """Refused before the GPU hears of it; who dies, and who is killed before its instance runs, gives its part back."""
+    ctr = gpu.ctr
+    ctr("create", "builtin:busybox", "c2", "-p", "no-network")
+    for name, amount in (("c1", 40), ("c2", 25)):
+        path = ctr.folder / f"state/instances/{name}/plan"
+        kept = [line for line in path.read_text().splitlines() if not line.startswith("gpu-limit") and line != "end"]
+        rows = [["gpu-limit", "g", "memory.reserve", "nvml", GPU, str(amount * MIB)],
+                ["lease", "g", f"memory:{GPU}", f"keeps:{amount * MIB}:{64 * MIB}"]]  # fmt: skip
+        path.write_text("\n".join([*kept, *("\t".join(row) for row in rows), "end", ""]))
+    ctr("start", "c1", code=-signal.SIGKILL, env={"CTRMGR_CRASH_AT": "start-leased"})
+    ctr("start", "c2")
+    ctr("stop", "c2", "--force")
+    ctr("start", "c1")
+    before = gpu.state.read_text()
+    refused = ctr("start", "c2", code=4).stderr
+    assert f"25MiB of `{GPU}` cannot be kept for `c2`: of 64MiB of memory 24MiB are promised to nobody" in refused
+    assert "`c1` has 40MiB" in refused
+    assert gpu.state.read_text() == before and not os.path.exists(f"{os.path.dirname(gpu.cgroup())}/c2")
+    os.kill(json.loads(ctr("info", "c1", "--format", "json").stdout)["monitor-pid"], signal.SIGKILL)
+    ctr("start", "c2")
+    assert gpu.state.read_text().splitlines()[-1].endswith(f"/c2 {25 * MIB} {NONE}")
+    assert "`c2` has 25MiB" in ctr("start", "c1", code=4).stderr

@@ -173,7 +173,7 @@ def test_what_somebody_has_by_other_keys_is_not_ended(tmp_path: Path) -> None:
         file = Path(leases.folder(), f"pci:{Xe.VFS[0]} shared other g")
         file.touch()
         with (
-            patch.object(leases, "_is_stale", lambda lease, instance: False),
+            patch.object(leases, "is_stale", lambda lease, instance: False),
             pytest.raises(ConflictError, match="partition `big` is in use") as error,
         ):
             partitions.delete("big")
