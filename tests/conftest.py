@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
+import re
 import shutil
 import signal
 import struct
@@ -21,6 +24,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MUST_WORK = os.environ.get("CTRMGR_MUST_WORK") == "1"
+ALONE = re.compile(r"\bhost_snapshot\b|usefixtures\(\"alone\"\)")
+"""In the text of a file with tests that look at the whole host."""
+LONG = (
+    "tests/rootful/test_sanitized.py",
+    "tests/unit/test_linters.py",
+    "tests/rootful/test_images.py",
+)
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 def build(folder: Path, *options: str) -> Path:
@@ -45,27 +56,93 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    own_mounts()
     if not hasattr(config, "workerinput") or "CTRMGR_LIBEXEC" not in os.environ:
         os.environ.setdefault("CTRMGR_LIBEXEC", str(build(ROOT / "build" / "test")))
 
 
-ASIDE = ("rootful/test_seccomp.py", "rootful/test_damaged_types.py")
-"""They run no instance and change nothing of the host."""
+CLONE_NEWNS, MS_REC_SLAVE = 0x20000, 0x4000 | 0x80000
+
+
+def own_mounts() -> None:
+    """What this process and the other one with `-n 2` mount, they do not see of each other. Who may not do this, mounts nothing."""
+    if libc.unshare(CLONE_NEWNS) == 0:
+        libc.mount(None, b"/", None, MS_REC_SLAVE, None)
+
+
+FIRST = ("cleanroot", "lab", "alone", "remote", *LONG)
+"""Lanes in the order in which they are begun. Of the first two one looks at the whole host, with the other one beside it."""
+
+
+@functools.cache
+def lane(file: str) -> str:
+    """Tests of one lane follow each other in one process."""
+    folder = file.split("/")[1]
+    if folder in ("cleanroot", "lab", "remote"):
+        return folder
+    return "alone" if folder == "rootful" and ALONE.search((ROOT / file).read_text()) else file
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        name = lane(item.nodeid.partition("::")[0])
+        return FIRST.index(name) if name in FIRST else len(FIRST) + name.startswith("tests/unit/")
+
+    items.sort(key=rank)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Two lanes with `-n 2`: what looks at the whole host, or changes it, is done one after the other in one of them."""
+    """With `-n 2` each process takes the next lane when it is done with one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Lanes(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file, folder = nodeid.partition("::")[0], nodeid.split("/")[1]
-            if folder == "unit" or file.endswith(ASIDE):
-                return file
-            return folder if folder in ("lab", "remote") else "host"
+            return lane(nodeid.partition("::")[0])
 
+    config.option.loadscopereorder = False
     return Lanes(config, log)
+
+
+HELD = "CTRMGR_TEST_HOLDS_THE_HOST"
+"""In the environment of what a test runs: pytest again, maybe."""
+
+
+@contextlib.contextmanager
+def on_the_host(alone: bool, folder: Path = Path("/run")) -> Iterator[None]:
+    """Alone on the host, or beside others who are not: of all the tests that run on it, in whatever tree."""
+    with (folder / "ctrmgr-tests.turn").open("w") as turn, (folder / "ctrmgr-tests.host").open("w") as host:
+        # who waits to be alone keeps the turn: nobody overtakes
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        fcntl.flock(host, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(host, fcntl.LOCK_UN)  # a child may have the file open yet
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item):  # type: ignore[no-untyped-def]
+    """Before its time is counted, a test waits for its turn, if it is one that does anything to the host."""
+    fixtures = getattr(item, "fixturenames", ())
+    folder = item.nodeid.split("/")[1]
+    alone = "alone" in fixtures
+    if HELD in os.environ or "apart" in fixtures or not (alone or folder in ("cleanroot", "rootful")):
+        return (yield)
+    with on_the_host(alone), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HELD, "1")
+        return (yield)
+
+
+@pytest.fixture
+def alone() -> None:
+    """Of a test that looks at the whole host, or that nothing else may be beside."""
+
+
+@pytest.fixture
+def apart() -> None:
+    """Of a test that does nothing to the host itself: those that it runs wait for their own turns."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -166,7 +243,6 @@ BPF_PROG_GET_NEXT_ID, BPF_PROG_GET_FD_BY_ID, BPF_OBJ_GET_INFO_BY_FD = 11, 13, 15
 BPF_NAME = slice(64, 80)
 """Where `struct bpf_prog_info` has the name."""
 SYS_BPF = {"x86_64": 321, "aarch64": 280}
-libc = ctypes.CDLL(None, use_errno=True)
 
 
 def bpf(command: int, *words: int) -> tuple[int, bytes]:
@@ -238,7 +314,7 @@ def snapshot() -> dict[str, object]:
 
 
 @pytest.fixture
-def host_snapshot() -> Callable[[], dict[str, object]]:
+def host_snapshot(alone: None) -> Callable[[], dict[str, object]]:
     return snapshot
 
 

@@ -8,12 +8,12 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ctr, same, settle, snapshot
+from tests.conftest import Ctr, same, settle
 
 
 class Place:
@@ -139,14 +139,14 @@ def test_host_network(place: Place) -> None:
     ctr("delete", "--force", "c1")
 
 
-def test_nothing_is_left_on_the_host(ctr: Ctr) -> None:
+def test_nothing_is_left_on_the_host(ctr: Ctr, host_snapshot: Callable[[], dict[str, object]]) -> None:
     ctr("image", "list")
     settle()
-    before = snapshot()
+    before = host_snapshot()
     place = Place(ctr)
     ctr("launch", "builtin:busybox", "c1")
     ctr("exec", "c1", "true")
     place.end()
     settle()
-    same(before, snapshot())
+    same(before, host_snapshot())
     assert not Path("/sys/class/net/ctrbr0").exists() or "ctrbr0" in str(before["links"])

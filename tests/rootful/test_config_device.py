@@ -12,6 +12,9 @@ import pytest
 import yaml
 
 from tests.conftest import Ctr
+from tests.rootful.test_bridge import Place, place
+
+__all__ = ("place",)
 
 FUSE = ("config", "device", "add", "c1", "fuse", "unix-char", "source=/dev/fuse")
 
@@ -141,7 +144,8 @@ def test_the_limits_of_a_disk_change_live(ctr: Ctr, disk: str) -> None:
     assert limits(ctr) == {}
 
 
-def test_the_limits_of_a_link_change_live(ctr: Ctr) -> None:
+def test_the_limits_of_a_link_change_live(place: Place) -> None:
+    ctr = place.ctr
     ctr("launch", "builtin:busybox", "c1")
     assert ctr("config", "device", "override", "c1", "eth0", "limits.ingress=5Mbit").stderr == ""
     assert limits(ctr)["eth0.limits.ingress"] == ("5000000", True)

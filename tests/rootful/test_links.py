@@ -7,14 +7,14 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Ctr, settle
+from tests.conftest import Ctr
+from tests.rootful.planned import wait_for
 
 MAC, OTHER = "52:54:00:00:00:01", "52:54:00:aa:aa:aa"
 GIVEN = ("type=nic", "nictype=physical", "parent=p0")
@@ -47,10 +47,9 @@ class Net:
         found: list[dict[str, Any]] = json.loads(self.ip("-json link"))
         return {each["ifname"]: (each["address"], each["mtu"], "UP" in each["flags"]) for each in found}
 
-    def settled(self) -> dict[str, tuple[str, int, bool]]:
+    def comes_back(self, link: tuple[str, int, bool]) -> None:
         """When the kernel has taken down what is dead."""
-        settle()
-        return self.links()
+        wait_for(lambda: self.links().get("p0") == link)
 
 
 @pytest.fixture
@@ -105,11 +104,11 @@ def test_is_back_when_the_instance_ends(net: Net, how: str) -> None:
     assert "mtu 1280" in inside(ctr, "ip link show eth0")
     if how == "init":
         os.kill(pids(ctr)["init"], signal.SIGKILL)
-        assert net.settled()["p0"] == before
+        net.comes_back(before)
         ctr("start", "c1")
     elif how == "halt":
         inside(ctr, "poweroff -f", code=None)
-        assert net.settled()["p0"] == before
+        net.comes_back(before)
         ctr("start", "c1")
     elif how == "restart":
         ctr("restart", "--force", "c1")
@@ -224,10 +223,7 @@ def test_a_monitor_that_is_killed(net: Net) -> None:
     ctr(*LAUNCH)
     ctr("attach-device", "c1", "n", *GIVEN, "required=false")
     os.kill(pids(ctr)["monitor"], signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while set(net.links()) != {"lo"} and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert set(net.links()) == {"lo"}
+    wait_for(lambda: set(net.links()) == {"lo"})
     ctr("start", "c1")
     assert not (ctr.folder / "run/c1/links").exists()
     assert "p0" not in inside(ctr, "ip link")

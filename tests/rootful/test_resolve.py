@@ -32,6 +32,7 @@ def identity(ctr: Ctr) -> list[list[str]]:
     return [row for row in state.read_flat(f"{ctr.folder}/state/instances/c1/plan") if row[0] == "identity"]
 
 
+@pytest.mark.usefixtures("alone")  # else another test may get the number first
 def test_another_disk_under_the_same_number(ctr: Ctr, loop: str) -> None:
     ctr("launch", "builtin:busybox", "c1", "-p", "no-network")
     ctr("attach-device", "c1", "disk", "type=unix-block", f"source={loop}", "path=/dev/data")

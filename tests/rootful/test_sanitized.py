@@ -67,6 +67,8 @@ def build() -> Iterator[Sanitized]:
         yield found
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("apart")
 def test_nothing_is_reported(build: Sanitized) -> None:
     tests = [f"tests/rootful/{file}{'::' * bool(name)}{name}" for file, names in EXERCISES.items() for name in names]
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
