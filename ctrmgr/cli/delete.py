@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from ctrmgr.backend import local
 from ctrmgr.cli.command import Argument, Command, Option
 from ctrmgr.cli.power import each
 
@@ -13,6 +12,8 @@ if TYPE_CHECKING:
 
 
 def run_delete(args: Args) -> int:
+    from ctrmgr.backend import local
+
     return each(args, "delete", lambda name: local.delete(name, force=args.flag("force")))
 
 
@@ -21,6 +22,8 @@ def run_rename(args: Args) -> None:
     if args.flag("dry-run"):
         print(f"rename {old} {new}")
         return
+    from ctrmgr.backend import local
+
     local.rename(old, new)
 
 

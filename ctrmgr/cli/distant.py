@@ -14,6 +14,7 @@ from ctrmgr.remote.wire import GoneError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from ctrmgr.cli.command import Args, Command
 
@@ -109,14 +110,18 @@ def _do(args: Args, verb: str, name: str, action: Callable[[str], None]) -> None
 # Power
 
 
-def run_start(args: Args) -> int:
+def _here() -> ModuleType:
+    """What does it on this machine: imported when a word names one of its instances."""
     from ctrmgr.backend import local
 
-    return each(args, "start", instances.start, local.start)
+    return local
+
+
+def run_start(args: Args) -> int:
+    return each(args, "start", instances.start, lambda name: _here().start(name))
 
 
 def run_stop(args: Args) -> int:
-    from ctrmgr.backend import local
     from ctrmgr.cli import power
 
     wait, force = power.timeout(args), args.flag("force")
@@ -124,12 +129,11 @@ def run_stop(args: Args) -> int:
         args,
         "stop",
         lambda server, name: instances.stop(server, name, timeout=wait, force=force),
-        lambda name: local.stop(name, timeout=wait, force=force),
+        lambda name: _here().stop(name, timeout=wait, force=force),
     )
 
 
 def run_restart(args: Args) -> int:
-    from ctrmgr.backend import local
     from ctrmgr.cli import power
 
     wait, force = power.timeout(args), args.flag("force")
@@ -137,12 +141,11 @@ def run_restart(args: Args) -> int:
         args,
         "restart",
         lambda server, name: instances.restart(server, name, timeout=wait, force=force),
-        lambda name: local.restart(name, timeout=wait, force=force),
+        lambda name: _here().restart(name, timeout=wait, force=force),
     )
 
 
 def run_kill(args: Args) -> int:
-    from ctrmgr.backend import local
     from ctrmgr.cli import power
     from ctrmgr.remote import execute
 
@@ -152,7 +155,7 @@ def run_kill(args: Args) -> int:
             args,
             "kill",
             lambda server, name: instances.stop(server, name, force=True),
-            lambda name: local.stop(name, force=True),
+            lambda name: _here().stop(name, force=True),
         )
     number = power.signal_number(given)
 
@@ -160,35 +163,29 @@ def run_kill(args: Args) -> int:
         execute.refuse_if_stopped(server, name)
         execute.record(server, name, ["kill", f"-{number}", "1"])
 
-    return each(args, "kill", kill, lambda name: local.signal(name, number))
+    return each(args, "kill", kill, lambda name: _here().signal(name, number))
 
 
 def run_freeze(args: Args) -> int:
-    from ctrmgr.backend import local
-
-    return each(args, "freeze", instances.freeze, local.freeze)
+    return each(args, "freeze", instances.freeze, lambda name: _here().freeze(name))
 
 
 def run_unfreeze(args: Args) -> int:
-    from ctrmgr.backend import local
-
     return each(
         args,
         "unfreeze",
         lambda server, name: instances.freeze(server, name, thaw=True),
-        lambda name: local.freeze(name, thaw=True),
+        lambda name: _here().freeze(name, thaw=True),
     )
 
 
 def run_delete(args: Args) -> int:
-    from ctrmgr.backend import local
-
     force = args.flag("force")
     return each(
         args,
         "delete",
         lambda server, name: instances.delete(server, name, force=force),
-        lambda name: local.delete(name, force=force),
+        lambda name: _here().delete(name, force=force),
     )
 
 
@@ -210,10 +207,8 @@ def run_rename(args: Args) -> None:
 
 def run_list(args: Args) -> int:
     """Remotes are asked at the same time; one that does not answer does not hide the others."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from ctrmgr.backend import listing, repair
     from ctrmgr.cli.table import print_rows
+    from ctrmgr.remote.together import together
 
     parts: dict[str, list[str]] = {}
     for word in args.positional:
@@ -221,27 +216,30 @@ def run_list(args: Args) -> int:
         remote = remote if remote == registry.LOCAL else registry.load().get(remote).name
         parts.setdefault(remote, []).append(part)
     servers = {name: open_server(name) for name in parts if name != registry.LOCAL}
+    told = together({name: _asking(server) for name, server in servers.items()})
+    told |= together({name: _listed_here for name in parts if name == registry.LOCAL})
     rows: list[dict[str, str]] = []
     code = 0
-    with ThreadPoolExecutor(max(1, len(servers))) as pool:
-        asked = {name: pool.submit(instances.listing, server) for name, server in servers.items()}
-        for name, wanted in parts.items():
-            try:
-                if name == registry.LOCAL:
-                    repair.sweep()
-                    found = [
-                        {"name": row.name, "status": row.status, "ipv4": row.ipv4, "image": row.image}
-                        for row in listing.listing()
-                    ]
-                else:
-                    found = asked[name].result()
-            except CtrmgrError as error:
-                print(f"error: {error.message}", file=sys.stderr)
-                code = max(code, error.exit_code)
-                continue
-            rows += [row for row in found if any(word in row["name"].rpartition(":")[2] for word in wanted)]
+    for name, wanted in parts.items():
+        found = told[name]
+        if isinstance(found, CtrmgrError):
+            print(f"error: {found.message}", file=sys.stderr)
+            code = max(code, found.exit_code)
+            continue
+        rows += [row for row in found if any(word in row["name"].rpartition(":")[2] for word in wanted)]
     print_rows(("name", "status", "ipv4", "image"), rows, args.one("format", "table"))
     return code
+
+
+def _asking(server: Server) -> Callable[[], list[dict[str, str]]]:
+    return lambda: instances.listing(server)
+
+
+def _listed_here() -> list[dict[str, str]]:
+    from ctrmgr.backend import listing, repair
+
+    repair.sweep()
+    return [{"name": row.name, "status": row.status, "ipv4": row.ipv4, "image": row.image} for row in listing.listing()]
 
 
 def run_info(args: Args) -> None:

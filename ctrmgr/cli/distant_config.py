@@ -116,13 +116,15 @@ def merged(
 
 def profiles(server: Server, names: list[str]) -> tuple[list[str], list[Plain]]:
     """The server's by name, and then (as the instance's own keys) ours that it does not have."""
-    from ctrmgr.plan.compile import find
-
+    if not set(names) - {"default"}:
+        return names, []  # every server has it
     known = {str(url).rpartition("/")[2].partition("?")[0] for url in server.get("/profiles")}
     theirs: list[str] = []
     ours: list[Plain] = []
     for name in names:
         if name not in known:
+            from ctrmgr.plan.compile import find
+
             ours.append(load(find(name)))
         elif ours:
             raise SpecError(
@@ -142,10 +144,16 @@ def own_keys() -> list[str]:
 
 
 def translated(server: Server, config: Mapping[str, str], own: Mapping[str, Mapping[str, str]]) -> Translated:
+    if not config and not own:
+        return translate.Translated()
     from ctrmgr.remote import images
 
     return translate.translate(
-        config, own, kind=images.server_kind(server), extensions=server.extensions, ours=own_keys()
+        config,
+        own,
+        kind=images.server_kind(server),
+        extensions=server.extensions,
+        ours=own_keys() if any(translate.way(key) is None for key in config) else (),
     )
 
 

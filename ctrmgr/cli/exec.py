@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from ctrmgr.backend import enter
 from ctrmgr.cli.command import Argument, Command, Option, pairs
 from ctrmgr.errors import SpecError
-from ctrmgr.kernel import helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +20,9 @@ def run_shell(args: Args) -> None:
 
 
 def _enter(args: Args, command: list[str], *, shell: bool) -> None:
+    from ctrmgr.backend import enter
+    from ctrmgr.kernel import helper
+
     if args.flag("tty") and args.flag("no-tty"):
         raise SpecError("`--tty` and `--no-tty` exclude each other")
     line = enter.words(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 
-from ctrmgr.backend import create, local
 from ctrmgr.cli.command import Argument, Command, Option, pairs
 from ctrmgr.errors import NotFoundError, SpecError
 
@@ -13,10 +12,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ctrmgr.backend import create
     from ctrmgr.cli.command import Args
 
 
 def wish(args: Args) -> create.Wish:
+    from ctrmgr.backend import create
+
     for name in ("target", "policy", "explain"):
         if args.flag(name):
             raise SpecError(f"`--{name}` is for clusters", hint=f"`{args.positional[0]} REMOTE:NAME`")
@@ -67,6 +69,8 @@ def made(args: Args, asked: create.Wish, make: Callable[[create.Wish], str]) -> 
 
 
 def run_launch(args: Args) -> None:
+    from ctrmgr.backend import local
+
     asked = wish(args)
     if args.flag("dry-run"):
         show_plan(asked)
@@ -75,6 +79,8 @@ def run_launch(args: Args) -> None:
 
 
 def run_create(args: Args) -> None:
+    from ctrmgr.backend import create
+
     asked = wish(args)
     if args.flag("dry-run"):
         show_plan(asked)
@@ -85,6 +91,7 @@ def run_create(args: Args) -> None:
 def announce(args: Args, name: str, asked: create.Wish) -> None:
     print(name)
     if asked.ignore_unsupported and not args.flag("quiet"):
+        from ctrmgr.backend import create
         from ctrmgr.images import store
         from ctrmgr.plan import compile
 
@@ -94,6 +101,7 @@ def announce(args: Args, name: str, asked: create.Wish) -> None:
 
 def show_plan(asked: create.Wish) -> None:
     from ctrmgr import state
+    from ctrmgr.backend import create
     from ctrmgr.images import store
 
     sys.stdout.write(state.dump_flat(create.compiled(asked, store.find(asked.image))).decode())

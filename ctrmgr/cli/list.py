@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from ctrmgr.backend import listing, repair
 from ctrmgr.cli.command import Argument, Command
 from ctrmgr.cli.table import print_rows
 
@@ -13,6 +12,8 @@ if TYPE_CHECKING:
 
 
 def run_list(args: Args) -> None:
+    from ctrmgr.backend import listing, repair
+
     repair.sweep()
     wanted = args.positional
     rows = [

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ctrmgr.cli.command import Args
+    from ctrmgr.errors import CtrmgrError
     from ctrmgr.remote.server import Server
 
     Rows = list[dict[str, object]]
@@ -22,31 +23,30 @@ STORAGE = ("name", "driver", "source", "used", "total", "used by")
 
 
 def _listed(args: Args, columns: tuple[str, ...], here: Callable[[], Rows], there: Callable[[Server], Rows]) -> int:
-    """Servers are asked in turn; one that does not answer does not hide the others."""
+    """Servers are asked at the same time; one that does not answer does not hide the others."""
     import sys
 
     from ctrmgr.cli import table
     from ctrmgr.errors import CtrmgrError, SpecError
 
-    rows: Rows = []
-    code = 0
+    names = []
     for word in args.positional or ["local:"]:
         remote, colon, rest = word.partition(":")
         if not colon or rest:
             raise SpecError(f"`{word}` is no remote", hint="REMOTE:")
-        try:
-            if remote == "local":
-                rows += here()
-                continue
-            from ctrmgr.remote.server import open_server
-
-            with open_server(remote) as server:
-                rows += there(server)
-        except CtrmgrError as error:
-            if len(args.positional) < 2:
-                raise
-            print(f"error: {error.message}", file=sys.stderr)
-            code = max(code, error.exit_code)
+        names.append(remote)
+    told = _told(names, here, there)
+    rows: Rows = []
+    code = 0
+    for name in names:
+        found = told[name]
+        if not isinstance(found, CtrmgrError):
+            rows += found
+        elif len(names) < 2:
+            raise found
+        else:
+            print(f"error: {found.message}", file=sys.stderr)
+            code = max(code, found.exit_code)
     form = args.one("format", "table")
     if form in ("table", "csv"):
         for row in rows:
@@ -57,6 +57,22 @@ def _listed(args: Args, columns: tuple[str, ...], here: Callable[[], Rows], ther
                 row["managed"] = "yes" if row["managed"] else ""
     table.print_rows(columns, rows, form)
     return code
+
+
+def _told(names: list[str], here: Callable[[], Rows], there: Callable[[Server], Rows]) -> dict[str, Rows | CtrmgrError]:
+    """What each has, or why it does not say."""
+    from ctrmgr.remote.server import open_server
+    from ctrmgr.remote.together import together
+
+    def asking(name: str) -> Callable[[], Rows]:
+        def ask() -> Rows:
+            with open_server(name) as server:
+                return there(server)
+
+        return ask
+
+    told = together({name: asking(name) for name in names if name != "local"})
+    return told | together({name: here for name in names if name == "local"})
 
 
 def network_list(args: Args) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 
-from ctrmgr.backend import local, record
 from ctrmgr.cli.command import Argument, Command, Option
 from ctrmgr.errors import CtrmgrError, SpecError
 
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 def each(args: Args, verb: str, action: Callable[[str], None]) -> int:
     """Do it to every instance named; one that fails does not keep the others from it. Returns the worst exit code."""
+    from ctrmgr.backend import record
+
     names = record.names() if args.flag("all") else args.positional
     if not names and not args.flag("all"):
         raise SpecError(f"`ctrmgr {verb}`: INSTANCE is missing", hint="name one, or say --all")
@@ -36,6 +37,8 @@ def each(args: Args, verb: str, action: Callable[[str], None]) -> int:
 
 def _one(args: Args, verb: str, name: str, action: Callable[[str], None]) -> None:
     if args.flag("dry-run"):
+        from ctrmgr.backend import record
+
         record.Record(name)
         print(f"{verb} {name}")
     else:
@@ -56,21 +59,29 @@ def timeout(args: Args) -> float | None:
 
 
 def run_start(args: Args) -> int:
+    from ctrmgr.backend import local
+
     return each(args, "start", local.start)
 
 
 def run_stop(args: Args) -> int:
+    from ctrmgr.backend import local
+
     wait = timeout(args)
     return each(args, "stop", lambda name: local.stop(name, timeout=wait, force=args.flag("force")))
 
 
 def run_restart(args: Args) -> int:
+    from ctrmgr.backend import local
+
     wait = timeout(args)
     return each(args, "restart", lambda name: local.restart(name, timeout=wait, force=args.flag("force")))
 
 
 def run_kill(args: Args) -> int:
     """Without --signal everything in it is killed; with it, init gets the signal."""
+    from ctrmgr.backend import local
+
     given = args.one("signal")
     if not given:
         return each(args, "kill", lambda name: local.stop(name, force=True))
@@ -94,10 +105,14 @@ def signal_number(word: str) -> int:
 
 
 def run_freeze(args: Args) -> int:
+    from ctrmgr.backend import local
+
     return each(args, "freeze", local.freeze)
 
 
 def run_unfreeze(args: Args) -> int:
+    from ctrmgr.backend import local
+
     return each(args, "unfreeze", lambda name: local.freeze(name, thaw=True))
 
 

@@ -7,13 +7,13 @@ is cut off.
 
 from __future__ import annotations
 
-import json
+import _signal as signal  # type: ignore[import-not-found]  # the library's own makes enums of it
 import os
 import select
-import signal
 
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError
 from ctrmgr.remote import instances
+from ctrmgr.remote.body import dumps
 from ctrmgr.remote.server import OperationError, Server, quoted
 from ctrmgr.remote.websocket import BINARY, TEXT, WebSocket
 from ctrmgr.remote.wire import BLOCK, GoneError
@@ -157,14 +157,14 @@ class _Signals:
 
     def __init__(self, tty: bool) -> None:
         names = (*FORWARDED, "WINCH") if tty else FORWARDED
-        self.numbers = [int(signal.Signals["SIG" + name]) for name in names]
+        self.numbers: list[int] = [getattr(signal, "SIG" + name) for name in names]
 
     def __enter__(self) -> _Signals:
         self.read, self.write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.old_fd = signal.set_wakeup_fd(self.write, warn_on_full_buffer=False)
         self.old = {number: signal.getsignal(number) for number in self.numbers}
         for number in self.numbers:
-            if self.old[number] is not signal.SIG_IGN:
+            if self.old[number] != signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
         return self
 
@@ -247,7 +247,7 @@ class _Loop:
                 except BrokenPipeError:
                     # as a pipe would: the command hears of it when it is told to end
                     self.dead.add(fd)
-                    self._signal(int(signal.SIGPIPE))
+                    self._signal(signal.SIGPIPE)
 
     def _stdin(self) -> None:
         try:
@@ -274,7 +274,7 @@ class _Loop:
 
     def _say(self, words: dict[str, Any]) -> None:
         if self.control and not self.control.ended:
-            self.control.send(TEXT, json.dumps(words).encode())
+            self.control.send(TEXT, dumps(words).encode())
             self._flush(self.control)
 
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from ctrmgr import entries
 from ctrmgr.entries import DIRECTORY, FILE, SYMLINK, Entry
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, SpecError
 from ctrmgr.remote import instances
+from ctrmgr.remote.body import loads
 from ctrmgr.remote.server import Server, UnknownError, quoted
 from ctrmgr.remote.wire import ANSWER_SECONDS, Answer, GoneError
 
@@ -50,7 +50,7 @@ def _get(server: Server, name: str, path: str) -> Found:
         found.data = body
         found.size = int(headers.get("content-length", "-1"))
     elif kind == DIRECTORY:
-        found.names = sorted(json.loads(b"".join(body))["metadata"] or ())
+        found.names = sorted(loads(b"".join(body))["metadata"] or ())
     else:
         # The target, in LXD's and Incus' words with or without a newline.
         found.target, found.mode = b"".join(body).decode("utf-8", "surrogateescape").rstrip("\n"), -1

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import json
-
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError
+from ctrmgr.remote.body import loads
 from ctrmgr.remote.server import OperationError, Server, StaleError, UnknownError, quoted, retried
 from ctrmgr.remote.wire import GoneError
 
@@ -284,7 +283,7 @@ def info(server: Server, name: str) -> dict[str, object]:
                 "host": row["Hostid"],
                 "count": row["Maprange"],
             }
-            for row in json.loads(config.get("volatile.idmap.current") or "[]")
+            for row in loads(config.get("volatile.idmap.current") or "[]")
         ],
         "addresses": addresses(state),
         "devices": [{"name": key, **keys} for key, keys in found["expanded_devices"].items()],

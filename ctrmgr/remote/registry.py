@@ -153,18 +153,27 @@ def forget(name: str) -> None:
 
 def pinned(name: str) -> bytes:
     """A remote's certificate (DER). Raises NotFoundError."""
-    import ssl
-
     path = certificate_path(name)
     try:
-        with open(path, encoding="ascii") as file:
-            return ssl.PEM_cert_to_DER_cert(file.read())
+        with open(path, "rb") as file:
+            return der(file.read())
     except FileNotFoundError:
         raise NotFoundError(f"the certificate of `{name}` is missing", hint=f"`ctrmgr remote trust {name}`") from None
     except OSError as error:
         raise state.unreadable(path, error) from error
     except ValueError:
         raise state.corrupt(path, 1, "is not a certificate") from None
+
+
+def der(text: bytes) -> bytes:
+    """The bytes of a certificate that is written as text (PEM). Raises ValueError."""
+    import binascii
+
+    begin, end = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
+    found = text.strip()
+    if not found.startswith(begin) or not found.endswith(end):
+        raise ValueError("no certificate")
+    return binascii.a2b_base64(found[len(begin) : -len(end)])
 
 
 def pin(name: str, certificate: bytes) -> None:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import json
-
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError
 from ctrmgr.remote import registry
+from ctrmgr.remote.body import dumps, loads
 from ctrmgr.remote.wire import ANSWER_SECONDS, Connection, GoneError
 
 TYPE_CHECKING = False
@@ -91,7 +90,7 @@ class Server:
         timeout: float | None = ANSWER_SECONDS,
     ) -> Answer:
         """Raises what `refusal` makes of an answer that is a refusal, and GoneError."""
-        body = b"" if data is None else json.dumps(data).encode()
+        body = b"" if data is None else dumps(data).encode()
         headers = {"Content-Type": "application/json"} if body else {}
         if etag:
             headers["If-Match"] = etag
@@ -119,7 +118,7 @@ class Server:
     @staticmethod
     def reason(answer: Answer) -> str:
         try:
-            found = json.loads(answer.body)["error"]
+            found = loads(answer.body)["error"]
         except (ValueError, KeyError, TypeError):
             found = ""
         return shown(found) or f"HTTP status {answer.status}"
@@ -130,7 +129,7 @@ class Server:
 
     def decoded(self, answer: Answer) -> Any:
         try:
-            body = json.loads(answer.body)
+            body = loads(answer.body)
             if body["type"] != "error":
                 return body["metadata"]
         except (ValueError, KeyError, TypeError):

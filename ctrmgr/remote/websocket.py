@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 import os
 
 from ctrmgr.errors import BackendError
@@ -11,7 +11,7 @@ from ctrmgr.remote.wire import BLOCK, Connection, GoneError, Target, why
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    from ctrmgr.remote.wire import Socket
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 PAYLOAD_MAX = 1 << 26
@@ -79,7 +79,7 @@ class WebSocket:
     def __init__(self, target: Target, path: str) -> None:
         self.target = target
         connection = Connection(target)
-        key = base64.b64encode(os.urandom(16)).decode()
+        key = binascii.b2a_base64(os.urandom(16), newline=False).decode()
         head, body = connection.begin(
             "GET",
             path,
@@ -95,7 +95,7 @@ class WebSocket:
             connection.close()
             raise BackendError(f"`{target.name}` opens no websocket: {reason or head[0]}")
         assert connection.socket
-        self.socket: socket.socket = connection.socket
+        self.socket: Socket = connection.socket
         self.socket.setblocking(False)
         self.frames = Frames(connection.rest)
         self.out = bytearray()
@@ -122,14 +122,21 @@ class WebSocket:
     def drop(self) -> None:
         self.socket.close()
 
+    def _again(self) -> tuple[type[OSError], ...]:
+        """What the socket says when it would have to wait."""
+        if self.target.path:
+            return (BlockingIOError,)
+        from ctrmgr.remote import tls
+
+        return tls.AGAIN
+
     def flush(self) -> None:
         """Raises GoneError."""
-        import ssl
-
+        again = self._again()
         while self.out:
             try:
                 del self.out[: self.socket.send(self.out)]
-            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            except again:
                 return
             except OSError as error:
                 if self.ended or self.closing:
@@ -139,13 +146,11 @@ class WebSocket:
 
     def feed(self) -> list[tuple[int, bytes]]:
         """The messages that have come. Raises GoneError when the connection ends without a farewell."""
-        import ssl
-
-        taken = 0
+        taken, again = 0, self._again()
         while not self.ended and taken < BLOCK * 16:
             try:
                 block = self.socket.recv(BLOCK)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            except again:
                 break
             except OSError as error:
                 return self._last(error)

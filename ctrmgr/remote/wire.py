@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """HTTP/1.1 on a socket that stays open: unix, or TLS to exactly the certificate that was pinned.
 
-The standard library's client (and every one built on it) costs more to import than a whole attach takes.
+The standard library's client (and every one built on it) costs more to import than a whole attach takes, and so does its `socket`.
 """
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 
 from ctrmgr.errors import BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Iterable, Iterator, Mapping
+
+    from ctrmgr.remote import tls
+
+    Socket = _socket.socket | tls.Secure
 
 PORT = 8443
 CONNECT_SECONDS = 10.0
@@ -41,7 +44,7 @@ class ChangedError(BackendError):
 class Target:
     """Where a server is and how it is known."""
 
-    __slots__ = ("certificate", "context", "identity", "name", "session", "url")
+    __slots__ = ("certificate", "context", "identity", "name", "url")
 
     def __init__(
         self, name: str, url: str, *, certificate: bytes = b"", identity: tuple[str, str] | None = None
@@ -51,10 +54,8 @@ class Target:
         """The pinned one, DER."""
         self.identity = identity
         """The files of our own certificate and key."""
-        self.context: ssl.SSLContext | None = None
+        self.context: tls.Context | None = None
         """Made once: an `exec` opens five connections."""
-        self.session: ssl.SSLSession | None = None
-        """Of the last of them: the next need not prove everything again."""
 
     @property
     def path(self) -> str:
@@ -90,19 +91,12 @@ def why(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def dial(target: Target) -> socket.socket:
+def dial(target: Target) -> Socket:
     """A connected socket. Raises GoneError when there is no way, ChangedError when another certificate answers."""
     try:
         if target.path:
-            plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            plain.settimeout(connect_seconds())
-            try:
-                plain.connect(target.path)
-            except OSError:
-                plain.close()
-                raise
-            return plain
-        plain = socket.create_connection(target.address, connect_seconds())
+            return _connected(_socket.AF_UNIX, target.path)
+        plain = _reached(*target.address)
     except (OSError, UnicodeError) as error:
         where = target.path or "{}:{}".format(*target.address)
         reason = why(error) if isinstance(error, OSError) else str(error)
@@ -110,13 +104,43 @@ def dial(target: Target) -> socket.socket:
             f"`{target.name}` cannot be reached at `{where}`: {reason}", sent=False, hint=_cure(target, error)
         ) from error
     # A host that vanished sends nothing, ever: the kernel is to ask after it.
-    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_MILLISECONDS)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
+    plain.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_KEEPIDLE, 10)
+    plain.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_KEEPINTVL, 5)
+    plain.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_KEEPCNT, 4)
+    plain.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_USER_TIMEOUT, DEAD_MILLISECONDS)
+    plain.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
     return secured(target, plain)
+
+
+class Plain(_socket.socket):
+    """A socket that TLS can point back to."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _connected(family: int, address: str | tuple[str, int]) -> _socket.socket:
+    made = Plain(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    made.settimeout(connect_seconds())
+    try:
+        made.connect(address)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _reached(host: str, port: int) -> _socket.socket:
+    """By the first of a name's addresses that answers. Raises OSError, UnicodeError."""
+    failed: OSError | None = None
+    # Only a name of other letters needs the library's tables of them.
+    name = host.encode() if host.isascii() else host
+    for family, _, _, _, address in _socket.getaddrinfo(name, port, 0, _socket.SOCK_STREAM):
+        try:
+            return _connected(family, address)  # type: ignore[arg-type]
+        except OSError as error:
+            failed = failed or error
+    raise failed or OSError(f"`{host}` has no address")
 
 
 def _cure(target: Target, error: Exception) -> str | None:
@@ -127,43 +151,22 @@ def _cure(target: Target, error: Exception) -> str | None:
     return None
 
 
-def secured(target: Target, plain: socket.socket) -> socket.socket:
+def secured(target: Target, plain: _socket.socket) -> tls.Secure:
     """TLS over a connected socket. Nothing is sent but to the pinned certificate."""
-    import ssl
+    from ctrmgr.remote import tls
 
-    target.context = context = target.context or _context(target)
-    secure: ssl.SSLSocket | None = None
     try:
-        secure = context.wrap_socket(plain, server_hostname=target.address[0], session=target.session)
-        if secure.getpeercert(True) != target.certificate:
-            raise ssl.SSLCertVerificationError("another certificate of the same key")
-    except ssl.SSLCertVerificationError as error:
-        (secure or plain).close()
+        target.context = target.context or tls.Context(target.certificate, target.identity)
+        return tls.Secure(target.context, plain, target.address[0])
+    except tls.UnverifiedError as error:
+        plain.close()
         raise _changed(target, error) from error
     except OSError as error:
-        (secure or plain).close()
+        plain.close()
         raise GoneError(f"`{target.name}`: no TLS: {why(error)}", sent=False) from error
-    return secure
 
 
-def _context(target: Target) -> ssl.SSLContext:
-    import ssl
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # the certificate is compared whole, in `secured`
-    context.verify_flags |= PARTIAL_CHAIN
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(cadata=target.certificate)
-    if target.identity:
-        context.load_cert_chain(*target.identity)
-    return context
-
-
-PARTIAL_CHAIN = 0x80000
-"""X509_V_FLAG_PARTIAL_CHAIN: the server's own certificate may be the anchor, whoever has signed it."""
-
-
-def _changed(target: Target, error: ssl.SSLCertVerificationError) -> ChangedError:
+def _changed(target: Target, error: tls.UnverifiedError) -> ChangedError:
     found = fetch_certificate(target.name, target.url)
     if found == target.certificate:
         return ChangedError(f"`{target.name}`: its certificate is not valid: {error.verify_message}")
@@ -176,6 +179,7 @@ def _changed(target: Target, error: ssl.SSLCertVerificationError) -> ChangedErro
 
 def fetch_certificate(name: str, url: str) -> bytes:
     """The certificate that a server shows now (DER), to look at: nothing is said to it. Raises GoneError."""
+    import socket
     import ssl
 
     try:
@@ -217,7 +221,7 @@ class Connection:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.socket: socket.socket | None = None
+        self.socket: Socket | None = None
         self.rest = b""
 
     def close(self) -> None:
@@ -226,7 +230,7 @@ class Connection:
             self.socket = None
         self.rest = b""
 
-    def open(self) -> socket.socket:
+    def open(self) -> Socket:
         """The socket; a new one when there is none, or the server has closed it meanwhile."""
         if self.socket and self._stale(self.socket):
             self.close()
@@ -235,7 +239,7 @@ class Connection:
         return self.socket
 
     @staticmethod
-    def _stale(connected: socket.socket) -> bool:
+    def _stale(connected: Socket) -> bool:
         import select
 
         poll = select.poll()
@@ -280,7 +284,8 @@ class Connection:
                 for block in body:
                     connected.sendall(block)
             status, found = self._head()
-            self.target.session = getattr(connected, "session", None)  # a ticket comes with the first answer
+            if not isinstance(connected, _socket.socket):
+                connected.keep_session()
         except (OSError, ValueError) as error:
             self.close()
             raise self._gone(error) from error

@@ -163,7 +163,7 @@ def test_a_second_connection_resumes(https: Remote) -> None:
         "for _ in range(3):\n"
         "    server.get('')\n"
         "    found = server.connection.socket\n"
-        "    print(found.session_reused, found.getpeercert(True) == server.target.certificate)\n"
+        "    print(found.resumed, found.getpeercert() == server.target.certificate)\n"
         "    server.connection.close()\n"
     )
     words = [*https.daemon.inside(), sys.executable, "-c", script]

@@ -104,3 +104,30 @@ print("\\n".join(sorted(set(sys.modules) - before)))
     done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert foreign(set(done.stdout.split())) == set()
+
+
+def test_verbs_on_servers(ctr: Ctr, tmp_path: Path) -> None:
+    """They are compared with the servers' own clients, which are compiled: only C parts of the library on top, and little of ours."""
+    for kind, url in (("near", f"unix://{tmp_path}/nobody"), ("far", "https://127.0.0.1:1")):
+        (ctr.folder / "etc/servercerts").mkdir(parents=True, exist_ok=True)
+        ctr.folder.joinpath("etc/remotes").write_text(f"remote\t{kind}\t{url}\tlxd\t\nend\n")
+        ctr.folder.joinpath("etc/servercerts/far.crt").write_text(CERTIFICATE)
+        for words in (
+            ("launch", "image", f"{kind}:c1"),
+            ("exec", f"{kind}:c1", "--", "true"),
+            ("attach-device", f"{kind}:c1", "fuse", "type=unix-char", "source=/dev/fuse"),
+            ("detach-device", f"{kind}:c1", "fuse"),
+            ("list", f"{kind}:"),
+            ("delete", "--force", f"{kind}:c1"),
+        ):
+            script = DUMP.format(root=str(ROOT), words=list(words))
+            done = subprocess.run([sys.executable, "-I", "-c", script], env=ctr.env, capture_output=True, text=True)
+            assert done.returncode == 6 and "cannot be reached" in done.stderr, (words, done.stderr)
+            found = set(done.stderr.partition("MODULES\n")[2].split())
+            assert foreign(found) - {"_json", "_signal", "_ssl", "binascii", "select"} == set(), words
+            assert not {name for name in found if name.startswith(("ctrmgr.backend", "ctrmgr.plan", "ctrmgr.spec"))}, (
+                words
+            )
+
+
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"

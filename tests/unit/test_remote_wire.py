@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, SpecError
-from ctrmgr.remote import devices, instances, registry, trust, wire
+from ctrmgr.remote import body, devices, instances, registry, trust, wire
 from ctrmgr.remote.server import OperationError, Server, StaleError, quoted, retried
+from ctrmgr.remote.together import together
 from ctrmgr.remote.websocket import BINARY, CONTINUATION, TEXT, Frames, frame
 
 
@@ -264,3 +265,37 @@ def test_a_server_does_not_steer_the_terminal(script: tuple[Scripted, Server]) -
     with pytest.raises(BackendError) as error:
         server.get("/x")
     assert error.value.message.isprintable() and len(error.value.message) < 600
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, [], {}, {"a": [1, -2, {"b": None}], 'é\ud800\n"\\': "\x00\U0001f600"}, ["x", False, [[]], 1 << 70]],
+)
+def test_json_as_the_librarys(value: object) -> None:
+    text = body.dumps(value)
+    assert json.loads(text) == value and body.loads(text.encode()) == value
+    assert body.loads(f" \r\n{json.dumps(value, indent=2)}\t") == value
+
+
+def test_json_that_is_none() -> None:
+    for bad in (b"", b"{", b'{"a": 1} x', b"NaN", b"[1,]", b"\xff", b'"\n"', b"tru", b"[1", b"-"):
+        with pytest.raises(ValueError):  # noqa: PT011
+            body.loads(bad)
+    for strange in (1.5, b"x", {1: 2}, object()):
+        with pytest.raises(TypeError):
+            body.dumps(strange)
+
+
+def test_together() -> None:
+    """All at once: each call waits for the others. An error of ours is an answer; a bug is a bug."""
+    meeting = threading.Barrier(3, timeout=10)
+
+    def fails() -> int:
+        meeting.wait()
+        raise NotFoundError("no")
+
+    told = together({"a": meeting.wait, "b": fails, "c": meeting.wait})
+    assert isinstance(told["b"], NotFoundError) and sorted(map(str, (told["a"], told["c"]))) != ["", ""]
+    assert together({"a": lambda: 1}) == {"a": 1} and together({}) == {}
+    with pytest.raises(ZeroDivisionError):
+        together({"a": lambda: 1 // 0, "b": lambda: 1})
