@@ -120,13 +120,14 @@ static void run_init(struct child *c)
 
 static _Noreturn void become_hooks(const struct child *c, int says)
 {
-	static char *argv[3 + PLAN_HOOKS * (2 + PLAN_HOOK_ARGS)], *env[1];
+	static char *argv[7 + PLAN_HOOKS * (2 + PLAN_HOOK_ARGS)], *env[1];
 	static char count[PLAN_HOOKS][4];
 	const struct plan *p = &c->m->plan;
-	size_t n = 2;
+	static char *const first[] = {"ctrmgr-hook", "do", "", "2", "instance"};
+	size_t n = ARRAY_SIZE(first) + 1;
 
-	argv[0] = "ctrmgr-hook";
-	argv[1] = "do";
+	memcpy(argv, first, sizeof(first));
+	argv[n - 1] = p->name;
 	for (size_t i = 0; i < p->hooks; i++) {
 		if (!p->hook[i].name)
 			continue;
@@ -136,7 +137,7 @@ static _Noreturn void become_hooks(const struct child *c, int says)
 		for (size_t word = 0; word < p->hook[i].words; word++)
 			argv[n++] = p->hook[i].word[word];
 	}
-	if (n == 2)
+	if (n == ARRAY_SIZE(first) + 1)
 		_exit(0);
 	signals_default();
 	umask(022);
@@ -152,22 +153,26 @@ static void run_hooks(struct child *c)
 	char said[200] = "";
 	OWNED int process = -1;
 	int channel[2], status = 0;
+	int ms = HOOK_MS;
 	size_t length = 0;
 	ssize_t got;
 	pid_t pid;
 
 	if (!c->m->plan.hooks)
 		return;
+	for (size_t i = 0; i < c->m->plan.hooks; i++)
+		if (!strcmp(c->m->plan.hook[i].word[0], "run"))
+			ms += atoi(c->m->plan.hook[i].word[1]) * 1000;
 	if (prctl(PR_SET_DUMPABLE, 0) || pipe2(channel, O_CLOEXEC) || (pid = fork()) < 0)
 		give_up(c, "run the hooks", "fork");
 	if (!pid)
 		become_hooks(c, channel[1]);
 	close(channel[1]);
-	while (poll(&(struct pollfd){channel[0], POLLIN, 0}, 1, HOOK_MS) > 0 && length < sizeof(said) - 1 &&
+	while (poll(&(struct pollfd){channel[0], POLLIN, 0}, 1, ms) > 0 && length < sizeof(said) - 1 &&
 	       (got = read(channel[0], said + length, sizeof(said) - 1 - length)) > 0)
 		length += (size_t)got;
 	process = sys_pidfd_open(pid);
-	if (process >= 0 && poll(&(struct pollfd){process, POLLIN, 0}, 1, HOOK_MS) <= 0)
+	if (process >= 0 && poll(&(struct pollfd){process, POLLIN, 0}, 1, ms) <= 0)
 		kill(pid, SIGKILL);
 	waitpid(pid, &status, 0);
 	close(channel[0]);

@@ -2,8 +2,11 @@
  *
  * ctrmgr-hook: what a device wants done inside an instance, by a process that is inside like any other and can reach
  * nothing of the host. `do|undo (NAME COUNT KIND ARGUMENT…)…`, where NAME is the device's and COUNT that of the words
- * that follow. Doing what is done already changes nothing; undoing takes away only what was made here.
- * `open PATH…` fails unless each of these nodes can be opened. */
+ * that follow. Doing what is done already changes nothing; undoing takes away only what was made here, and what `run`
+ * has done is not undone. `instance NAME` says whose hooks these are. `open PATH…` fails unless each of these nodes can
+ * be opened. */
+#include "hook.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -21,7 +24,7 @@
 #define SECONDS   60
 #define LD_FOLDER "/etc/ld.so.conf.d"
 
-static __attribute__((format(printf, 1, 2))) _Noreturn void die(const char *format, ...)
+void die(const char *format, ...)
 {
 	int error = errno;
 	va_list arguments;
@@ -185,7 +188,7 @@ static int open_all(char *const *paths, int count)
 int main(int argc, char **argv)
 {
 	bool undo = argc > 1 && !strcmp(argv[1], "undo"), cache = false;
-	const char *last = "";
+	const char *last = "", *instance = "";
 	int words;
 
 	if (argc > 2 && !strcmp(argv[1], "open"))
@@ -207,6 +210,12 @@ int main(int argc, char **argv)
 			(undo ? undo_symlink : do_symlink)(word[1], word[2]);
 		} else if (!strcmp(word[0], "chmod") && words == 3) {
 			(undo ? undo_chmod : do_chmod)(word[1], word[2]);
+		} else if (!strcmp(word[0], "instance") && words == 2) {
+			instance = word[1];
+		} else if (!strcmp(word[0], "run")) {
+			if (!undo)
+				run_program(instance, argv[at], word + 1, words - 1);
+			alarm(SECONDS);
 		} else if (!strcmp(word[0], "ldcache") && words > 1) {
 			char path[PATH_SIZE];
 

@@ -227,7 +227,7 @@ _Noreturn void monitor_run(struct monitor *m)
 	}
 }
 
-static void report(const struct monitor *m, const struct failure *f)
+static void tell(const struct monitor *m, const struct failure *f)
 {
 	struct start_report r = {
 		.version = CTL_VERSION, .error = f->error, .monitor_pid = getpid(), .init_pid = m->init};
@@ -235,7 +235,29 @@ static void report(const struct monitor *m, const struct failure *f)
 	memcpy(r.step, f->step, sizeof(r.step));
 	memcpy(r.detail, f->detail, sizeof(r.detail));
 	(void)!write(FD_REPORT, &r, sizeof(r));
+}
+
+static void report(const struct monitor *m, const struct failure *f)
+{
+	tell(m, f);
 	close(FD_REPORT);
+}
+
+int monitor_host_hooks(struct monitor *m, struct failure *f)
+{
+	struct failure question = {.error = -1};
+	char answer;
+
+	if (!m->plan.host_hooks)
+		return 0;
+	errno = ENOTCONN;
+	if (m->again)
+		return fail(f, "run the host's hooks", "nobody is there to run them");
+	tell(m, &question);
+	if (read(FD_REPORT, &answer, 1) == 1 && answer == 'g')
+		return 0;
+	errno = ECANCELED;
+	return fail(f, "run the host's hooks", "whoever started the instance is gone, or one of them has failed");
 }
 
 static void block_signals(struct monitor *m)
@@ -315,6 +337,7 @@ int main(int argc, char **argv)
 	initialise(&m);
 	if (!strcmp(verb, "clean"))
 		return clean(&m);
+	m.again = again;
 	if (again) {
 		m.lock = FD_LOCK;
 		fcntl(FD_LOCK, F_SETFD, FD_CLOEXEC);

@@ -74,6 +74,7 @@ struct monitor {
 	int64_t stop_at; /* CLOCK_MONOTONIC ms at which a polite stop becomes a kill; 0: none */
 	int64_t look_at; /* at which the rules are tried again, because a node was leased to others; 0: none */
 	bool stopping, restarted;
+	bool again; /* a run that this monitor began by itself after another: nobody waits for a report */
 	char rlimit[RLIM_NLIMITS][CTL_NAME_MAX + 16]; /* changed since the start; as ctrmgr-exec takes them */
 	struct plan plan;
 	size_t used; /* slots below, the rest of which was never touched */
@@ -88,6 +89,9 @@ int monitor_start(struct monitor *m, struct failure *f);
 void state_write(struct monitor *m, bool frozen);
 void monitor_clean(struct monitor *m);                    /* cgroups, links, what the run directory holds */
 int start_namespace(struct monitor *m, const char *kind); /* a descriptor of init's, by the kernel's name for it */
+
+/* monitor.c. Everything is there but init: who started us runs what the plan's `host-hook` rows say, and answers. */
+int monitor_host_hooks(struct monitor *m, struct failure *f);
 
 /* cgroups.c */
 int cgroups_find(struct monitor *m, struct failure *f);

@@ -14,7 +14,7 @@
 #define PLAN_DISKS     32
 #define PLAN_GROUPS    32
 #define PLAN_HOOKS     64
-#define PLAN_HOOK_ARGS 9
+#define PLAN_HOOK_ARGS 48
 #define PLAN_FIELDS    (6 + PLAN_HOOK_ARGS) /* of a rule: key, name, owner, group, mode, access and words */
 #define PLAN_RULES     32
 #define PLAN_NETDEVS   32
@@ -112,6 +112,7 @@ struct plan {
 	uint64_t console_size;
 	size_t uids, gids, layers, files, addresses, gateways, arguments, envs, masks, readonlys;
 	size_t devices, binds, filesystems, groups, device_envs, hooks, shares, sysctls, rules, netdevs, rdmas;
+	size_t host_hooks; /* which are not ours to run */
 	struct confinement confinement;
 	/* pages that nobody needs take no memory: the largest last */
 	struct id_map uid[PLAN_MAPS], gid[PLAN_MAPS];

@@ -350,7 +350,7 @@ static int start_steps(struct start *s, struct failure *f)
 		return fail(f, "share the tree", "mount");
 	clock_gettime(CLOCK_REALTIME, &now);
 	m->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	return release_init(s, slave, f);
+	return monitor_host_hooks(m, f) ? -1 : release_init(s, slave, f);
 }
 
 void state_write(struct monitor *m, bool frozen)

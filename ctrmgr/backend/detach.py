@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import errno
+import os
 
+from ctrmgr import state
 from ctrmgr.backend import leases, record, repair
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import rows as parts
@@ -16,7 +18,8 @@ class Detached:
     """What a detach did: `live` if it was taken from a running instance, and who still holds it open or mapped.
 
     `revoked`: the kernel refuses to use what they hold, except for mappings. `ended`: how many open descriptors the device's
-    driver has revoked for good; who had nothing else is no holder. `unflushed`: disks that could not be written out, and why.
+    driver has revoked for good; who had nothing else is no holder. `unflushed`: disks that could not be written out, and hooks
+    that failed, and why.
     """
 
     __slots__ = ("ended", "holders", "live", "revoked", "total", "unflushed")
@@ -69,6 +72,7 @@ def take(
             if made:
                 _undo_hooks(name, device, made)
                 crash("detach-unhooked")
+            result.unflushed = _host_hooks(name, device)
     except BaseException:
         record.drop(own.path)
         raise
@@ -80,12 +84,21 @@ def take(
     return result, [part for part in there if part.name == device]
 
 
+def _host_hooks(name: str, device: str) -> list[str]:
+    """What hooks on the host have to do when a device has gone; what of that failed."""
+    if not os.path.exists(f"{state.run_dir()}/.hooks/{name}"):
+        return []
+    from ctrmgr.backend import host_hooks
+
+    return host_hooks.ended(name, device)
+
+
 def flushed(result: Detached, taken: list[control.Device]) -> None:
     """Write out the disks among what was taken; without the instance's lock, for a disk may be slow."""
     if any(part.kind == "block" for part in taken):
         from ctrmgr.backend import flush
 
-        result.unflushed = flush.flush(taken)
+        result.unflushed += flush.flush(taken)
 
 
 def _hooks(name: str, device: str, there: list[control.Device]) -> list[list[str]]:

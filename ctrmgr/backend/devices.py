@@ -167,17 +167,13 @@ def give(
             added = record.Added(own, device, canonical, rows)
             crash("attach-recorded")
         if running:
-            if any(row[0] in ("device-limit", "gpu-limit") for row in rows):
-                from ctrmgr.backend.device_limits import Limited
+            if any(row[0] == "host-hook" for row in rows):
+                from ctrmgr.backend import host_hooks
 
-                with Limited(name, rows):
-                    _ask_attach(name, device, rows, opened)
+                with host_hooks.Attached(name, device, rows, lambda: _take_away(name, device, rows)):
+                    _put(name, device, rows, opened)
             else:
-                _ask_attach(name, device, rows, opened)
-            crash("attach-done")
-            if any(row[0] == "hook" for row in rows):
-                _do_hooks(name, device, rows)
-                crash("attach-hooked")
+                _put(name, device, rows, opened)
     except BaseException:
         if added:
             added.drop()
@@ -192,6 +188,28 @@ def give(
     if added:
         added.finish()
     return running
+
+
+def _put(name: str, device: str, rows: list[list[str]], opened: list[tuple[list[str], int]]) -> None:
+    if any(row[0] in ("device-limit", "gpu-limit") for row in rows):
+        from ctrmgr.backend.device_limits import Limited
+
+        with Limited(name, rows):
+            _ask_attach(name, device, rows, opened)
+    else:
+        _ask_attach(name, device, rows, opened)
+    crash("attach-done")
+    if any(row[0] == "hook" for row in rows):
+        _do_hooks(name, device, rows)
+        crash("attach-hooked")
+
+
+def _take_away(name: str, device: str, rows: list[list[str]]) -> None:
+    from ctrmgr.backend import hooks
+
+    hooks.undo(name, device, hooks.of(rows, device))
+    control.ask(record.run_home(name), control.DETACH, name=device)
+    repair.lift(name, rows, device)
 
 
 def _do_hooks(name: str, device: str, rows: list[list[str]]) -> None:

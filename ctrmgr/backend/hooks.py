@@ -26,11 +26,12 @@ def attached(name: str, device: str) -> list[list[str]]:
 
 
 def do(name: str, device: str, hooks: Sequence[Sequence[str]]) -> None:
-    """Doing it again changes nothing. Raises HelperError; then nothing of it is left."""
+    """Doing it again changes nothing, but programs are run again. Raises HelperError; then nothing of it is left."""
     if not hooks:
         return
     try:
-        spawn.inside(record.run_home(name), _words("do", device, hooks), SECONDS)
+        ours = SECONDS + sum(int(hook[1]) for hook in hooks if hook[0] == "run")
+        spawn.inside(record.run_home(name), _words("do", device, [["instance", name], *hooks]), ours)
     except HelperError as error:
         undo(name, device, hooks)
         raise HelperError(f"device `{device}`: {error.message}", operation=error.operation) from None

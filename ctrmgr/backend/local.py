@@ -84,11 +84,19 @@ def _stop(name: str, timeout: float | None, force: bool) -> None:
 
 
 def _give_back(name: str) -> None:
-    """What it had for this run. Raises HelperError when a plugin does not release its device; the instance is stopped then."""
+    """What it had for this run. Raises HelperError when a plugin does not release its device, or a hook fails; the instance is stopped
+    then."""
+    failed: list[str] = []
+    if os.path.exists(f"{state.run_dir()}/.hooks/{name}"):
+        from ctrmgr.backend import host_hooks
+
+        failed = host_hooks.ended(name)
     if repair.has_allocations(name):
         from ctrmgr.backend import allocations
 
         allocations.stopped(name)
+    if failed:
+        raise HelperError(f"`{name}` is stopped, and {'; '.join(failed)}")
 
 
 def restart(name: str, *, timeout: float | None = None, force: bool = False) -> None:
@@ -117,6 +125,7 @@ def delete(name: str, *, force: bool = False) -> None:
             if not force:
                 raise ConflictError(f"`{name}` is running", hint=f"stop it first, or `ctrmgr delete --force {name}`")
             _stop(name, None, True)
+            repair.restore(name)
         _delete(name)
 
 

@@ -75,6 +75,10 @@ def instance(name: str) -> bool:
         from ctrmgr.backend import unfinished
 
         unfinished.rename(path)
+    if os.path.exists(f"{state.run_dir()}/.hooks/{name}"):
+        from ctrmgr.backend import host_hooks
+
+        host_hooks.mend(name, running=record.is_running(name))
     if "restore" in there:
         from ctrmgr.backend import snapshots
 
@@ -100,7 +104,11 @@ def instance(name: str) -> bool:
 
 
 def restore(name: str) -> None:
-    """Put back what was changed of GPUs for a run that is over."""
+    """Put back what was changed of GPUs for a run that is over, and run what the hooks of its devices left to be run."""
+    if os.path.exists(f"{state.run_dir()}/.hooks/{name}"):
+        from ctrmgr.backend import host_hooks
+
+        host_hooks.ended(name)
     if os.path.exists(f"{state.run_dir()}/.gpu/{name}"):
         from ctrmgr.backend import gpu_limits
 

@@ -41,12 +41,12 @@ def start(name: str) -> None:
     state.make_dir(run, 0o700)
     crash("start-directory")
     try:
-        report = spawn.monitor("start", f"{path}/plan", path, run)
+        report = _spawn(name, path, run)
         mends: list[Mend] = [_mend_plan, _mend_filter, _mend_label, _mend_link, _mend_layers, _mend_limits]
         while report.error and (mend := _mended(name, report, mends)):
             mends.remove(mend)
             leases.take(name, _rows(f"{path}/plan"))  # a plan that was lost has them only now
-            report = spawn.monitor("start", f"{path}/plan", path, run)
+            report = _spawn(name, path, run)
     except FileNotFoundError as error:
         _undo(name)
         raise state.corrupt(str(error.filename), 1, "is missing") from None
@@ -57,6 +57,18 @@ def start(name: str) -> None:
     if report.error:
         _undo(name)
         raise control.failure(name, report.step, report.detail, report.error)
+
+
+def _spawn(name: str, path: str, run: str) -> spawn.Report:
+    """Have a monitor start it; around that, hooks of the host's are run."""
+    plan = f"{path}/plan"
+    with open(plan, "rb") as file:
+        data = file.read()
+    if b"\nhost-hook\t" not in data and b"\trun\t" not in data:
+        return spawn.monitor("start", plan, path, run)
+    from ctrmgr.backend import host_hooks
+
+    return host_hooks.start(name, _rows(plan), lambda between: spawn.monitor("start", plan, path, run, between))
 
 
 def _undo(name: str) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.devices import cdi_hooks, choose, fields
+from ctrmgr.devices import choose, fields
 from ctrmgr.devices.driver import Field, Resolved
 
 TYPE_CHECKING = False
@@ -32,10 +32,8 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
 
     registry = Registry(root)
     device = registry.find(values["id"])
-    edits = device.edits
-    hooks = [row for hook in edits.hooks for row in cdi_hooks.rows(hook)]
     lease = [
         f"cdi:{values['id']}",
         *(f"node:{node.source}" for node in device.spec.container_edits.value().device_nodes),
     ]
-    return Resolved(edits.replace(hooks=()), identity=choose.identity(root), lease=lease, hooks=hooks)
+    return Resolved(device.edits, identity=choose.identity(root), lease=lease)

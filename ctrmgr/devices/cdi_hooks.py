@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hooks of CDI specifications that are known by name: what they do is done inside the instance instead of running them. Hot."""
+"""Hooks of CDI specifications. What those do that are known by name is done inside the instance instead of running them; of the
+others an administrator allows those that are run. Hot."""
 
 from __future__ import annotations
 
@@ -18,19 +19,25 @@ images bring; without it the host's are used."""
 STAGES = frozenset(("createContainer", "startContainer", "createRuntime", "prestart"))
 DIRS = 8
 """Folders that one row has room for."""
+SECONDS = 60
+"""For a hook that says nothing of its time."""
+SECONDS_MAX = 600
+WORDS_MAX, BYTES_MAX = 40, 3000
+"""What the run plan has room for."""
 
 
 def rows(hook: Hook) -> list[list[str]]:
-    """What stands in the plan for a hook. Raises UnsupportedError for one that is not known, ValueError for wrong arguments."""
+    """What stands in the plan for a hook: what is to be done, or `host` or `run` with a program.
+
+    Raises UnsupportedError for one that is neither known nor allowed, ValueError for wrong arguments, HostError for a list that is not
+    trusted.
+    """
     program = hook.path.rpartition("/")[2]
     words = list(hook.args[1:])
     if words[:1] == ["hook"]:  # `nvidia-ctk hook create-symlinks …`
         words = words[1:]
     if program.partition(".")[0] not in PROGRAMS or hook.hook_name not in STAGES or not words:
-        raise UnsupportedError(
-            f"its specification wants `{hook.path}` to be run ({hook.hook_name}): not a hook whose work is known",
-            hint="known are create-symlinks, update-ldcache and chmod of nvidia-ctk and nvidia-cdi-hook",
-        )
+        return [_run(hook)]
     kind, options = words[0], _options(words[1:])
     if kind in PASSED_OVER:
         return []
@@ -46,7 +53,44 @@ def rows(hook: Hook) -> list[list[str]]:
         if len(modes) != 1 or modes[0].strip("01234567") or int(modes[0], 8) > 0o777:
             raise ValueError(f"its specification has a `chmod` hook without a plain mode: {' '.join(words)}")
         return [["chmod", f"{int(modes[0], 8):04o}", path] for path in paths]
-    raise UnsupportedError(f"its specification has a hook `{kind}` of {program}, which is not done here")
+    return [_run(hook)]
+
+
+def _run(hook: Hook) -> list[str]:
+    """A program that an administrator has allowed."""
+    from ctrmgr.cdi import allowed
+
+    check(hook)
+    seconds = SECONDS if hook.timeout is None else hook.timeout
+    words = [*(hook.args or (hook.path,)), *hook.env]
+    if len(words) > WORDS_MAX or sum(len(word.encode("utf-8", "surrogateescape")) + 1 for word in words) > BYTES_MAX:
+        raise UnsupportedError(f"its specification has a hook `{hook.path}` with too many words")
+    if not 0 < seconds <= SECONDS_MAX:
+        raise UnsupportedError(
+            f"its specification has a hook `{hook.path}` that may take {seconds} seconds: not over {SECONDS_MAX}"
+        )
+    place = ["host", hook.hook_name] if hook.hook_name in allowed.HOST else ["run"]
+    return [*place, str(seconds), hook.path, str(len(words) - len(hook.env)), *words]
+
+
+def check(hook: Hook) -> None:
+    """Raises UnsupportedError, HostError or SpecError for one whose program the administrator's list does not allow."""
+    from ctrmgr.cdi import allowed
+
+    allowed.check(hook)
+
+
+def hook_of(row: Sequence[str]) -> Hook | None:
+    """The hook whose program a row of the plan has run; None for other rows."""
+    from ctrmgr.edits import Hook
+
+    if row[0] == "host-hook":
+        stage, seconds, path, count, *words = row[2:]
+    elif row[0] == "hook" and row[2] == "run":
+        stage, (seconds, path, count, *words) = "startContainer", row[3:]
+    else:
+        return None
+    return Hook(stage, path, words[: int(count)], words[int(count) :], int(seconds))
 
 
 def _options(words: Sequence[str]) -> list[tuple[str, str]]:

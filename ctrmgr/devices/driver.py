@@ -48,7 +48,7 @@ class Resolved:
 
     `identity` are files of the kernel's with the text that they must still have for this to be true; `lease` are names of
     the hardware, the same after the next boot; `optional` are the paths of nodes that an instance may start without; `hooks` is
-    what is done inside: `symlink TARGET LINK`, `chmod MODE PATH` or `ldcache DIR…`. `rule` says which nodes come and go while the
+    what is done inside: `symlink TARGET LINK`, `chmod MODE PATH` or `ldcache DIR…`, beside the hooks of the edits. `rule` says which nodes come and go while the
     instance runs: `usb` or `unix-hotplug`, then KEY=VALUE for everything that must be true. `limits` are a GPU's own. `rdma` are RDMA devices that move in where
     the host keeps them apart.
     """

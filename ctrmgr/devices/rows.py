@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PARTS = ("device", "bind", "filesystem", "device-env", "device-group", "hook", "hotplug", "netdev", "rdma")
 """What a device is made of inside."""
-WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request")
+WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request", "host-hook")
 """All rows whose second field is the name of a device."""
 GROUPS = frozenset(("render", "video", "rdma", "disk", "plugdev", "kvm", "input"))
 """Groups of the host that `ownership.inherit` looks up in the image: they mean the same everywhere."""
@@ -123,6 +123,11 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
         found += links.netdev(name, *words, need)
     found += [["rdma", name, device] for device in resolved.rdma]
     found += [["hook", name, *hook] for hook in resolved.hooks]
+    if edits.hooks:
+        from ctrmgr.devices import cdi_hooks
+
+        for hook in (row for each in edits.hooks for row in cdi_hooks.rows(each)):
+            found.append(["host-hook", name, *hook[1:]] if hook[0] == "host" else ["hook", name, *hook])
     if values.get("failover") == "same-model":
         from ctrmgr.devices import spares
 
@@ -147,10 +152,6 @@ def _refuse(edits: ContainerEdits, root: str) -> None:
         )
         raise UnsupportedError(
             f"its specification has `intelRdt` (cache and memory bandwidth), which is not done: {why}"
-        )
-    if edits.hooks:
-        raise UnsupportedError(
-            f"its specification has a hook, `{edits.hooks[0].path}`, which is not one that is known here"
         )
 
 

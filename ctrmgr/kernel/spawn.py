@@ -12,10 +12,14 @@ from ctrmgr.kernel import control, helper, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 FIRST_FREE = 32
 """Descriptors are moved here before they are dealt out, so that none is overwritten while dealing."""
+
+
+QUESTION = -1
+"""Instead of an errno: init does not run yet, and an answer is waited for."""
 
 
 class Report:
@@ -28,13 +32,14 @@ class Report:
         self.step, self.detail = control.text(step), control.text(detail)
 
 
-def monitor(verb: str, plan: str, instance: str, run: str) -> Report:
+def monitor(verb: str, plan: str, instance: str, run: str, between: Callable[[int], None] | None = None) -> Report:
     """Run `ctrmgr-monitor start` or `clean` and wait for its report.
 
-    Raises HelperError when it died without one, OSError when a file or directory is missing.
+    `between` is called with init's pid when all is made and init does not run yet, if the plan has `host-hook` rows; what it raises is
+    raised when everything is undone. Raises HelperError when it died without a report, OSError when a file or directory is missing.
     """
     path = helper.find("ctrmgr-monitor")
-    read, write = os.pipe2(os.O_CLOEXEC)
+    read, write = os.pipe2(os.O_CLOEXEC) if between is None else _pair()
     opened = [write]
     try:
         opened += [os.open(plan, os.O_RDONLY | os.O_CLOEXEC)]
@@ -48,14 +53,33 @@ def monitor(verb: str, plan: str, instance: str, run: str) -> Report:
     finally:
         for fd in opened:
             os.close(fd)
+    wrong: BaseException | None = None
     try:
         packet = os.read(read, control.REPORT.size)
+        if between is not None and len(packet) == control.REPORT.size and Report(packet).error == QUESTION:
+            try:
+                between(Report(packet).init_pid)
+                os.write(read, b"g")
+            except BaseException as error:
+                wrong = error
+                os.write(read, b"n")
+            packet = os.read(read, control.REPORT.size)
     finally:
         os.close(read)
         os.waitpid(pid, 0)
+    if wrong is not None:
+        raise wrong
     if len(packet) != control.REPORT.size:
         raise HelperError("`ctrmgr-monitor` died before it could say why", hint="see the kernel's log")
     return Report(packet)
+
+
+def _pair() -> tuple[int, int]:
+    """A pipe whose reader can answer, in packets."""
+    import socket
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return ours.detach(), theirs.detach()
 
 
 def run(name: str, words: Sequence[str]) -> None:
