@@ -54,7 +54,7 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
         if field.refused and canonical[key] != field.default:
             raise UnsupportedError(f"device `{name}`: `{key}`: {field.refused}")
     canonical = parts.remembered(canonical)
-    if "count" in canonical:
+    if "count" in canonical or kind == "gpudirect":
         leases.tell()
     return canonical, _limited(leases.found(name, canonical))
 

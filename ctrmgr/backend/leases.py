@@ -69,10 +69,10 @@ def tell(instance: str = "") -> None:
     """Let a `count` of devices prefer what the instance has already, and then what nobody has. Cold."""
     from ctrmgr.devices import choose
 
-    def known() -> tuple[set[str], set[str]]:
+    def known() -> tuple[set[str], list[str]]:
         own = {shown(lease.id) for lease in held() if lease.instance == instance}
         others = [lease for lease in held() if lease.instance != instance and not is_stale(lease, instance)]
-        return own, {shown(lease.id) for lease in others}
+        return own, [shown(lease.id) for lease in others if not lease.keeps]
 
     choose.held = known
 

@@ -32,7 +32,8 @@ def _nobody() -> tuple[Collection[str], Collection[str]]:
 
 
 held: Callable[[], tuple[Collection[str], Collection[str]]] = _nobody
-"""The ids that the instance in question holds leases on, and those of others: who knows them says so (`backend/leases.py`)."""
+"""The ids that the instance in question holds leases on, and those of others, each as often as it is held: who knows them says so
+(`backend/leases.py`)."""
 
 BOOT = "/proc/sys/kernel/random/boot_id"
 
@@ -68,21 +69,31 @@ def some(what: str, found: list[T], wanted: Mapping[str, str], among: Sequence[T
         raise NotFoundError(
             f"there are {len(found)} such {what} devices and not {count}", hint=f"there are {listed(found)}"
         )
-    wished = sorted(found, key=_wish(held()))[: int(count)] if len(found) > int(count) else found
+    wished = sorted(found, key=wishes())[: int(count)] if len(found) > int(count) else found
     return [each for each in found if each in wished]
 
 
 def _wish(leases: tuple[Collection[str], Collection[str]]) -> Callable[[Known], int]:
-    """First what is ours already, then what nobody has, even a part of, and last what others have."""
+    """First what is ours already, then what nobody has, even a part of, and last what others have, what more of them have at the end."""
     own, others = leases
 
     def wish(each: Known) -> int:
         names = [f"{kind}:{each.id}" for kind in ("pci", "gpu", "rdma")]
         if any(name in own for name in names):
             return 0
-        return 2 if any(id == name or id.startswith(f"{name}/") for id in others for name in names) else 1
+        return 1 + sum(any(_meet(id, name) for name in names) for id in others)
 
     return wish
+
+
+def _meet(one: str, other: str) -> bool:
+    """The same hardware, or one is a part of the other."""
+    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
+
+
+def wishes() -> Callable[[Known], int]:
+    """How much each is to be wished for, the less the more."""
+    return _wish(held())
 
 
 def missing(what: str, wanted: Mapping[str, str], among: Sequence[Known]) -> NotFoundError:

@@ -55,9 +55,11 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
 
 
 def _nearest(values: Mapping[str, str], root: str) -> Pair:
-    """Of the pairs that were meant the nearest; of those that are equally near one whose port is up."""
+    """Of the pairs that were meant the nearest; of those that are equally near one whose port is up, and whose GPU, then whose RDMA
+    device, nobody or the fewest have."""
     from ctrmgr.host import gpu, rdma
 
+    wish = choose.wishes()
     every, hcas = gpu.gpus(root), rdma.hcas(root)
     which = _gpus(values.get("gpu", ""), every)
     near = [each for each in hcas if each.function and each.nodes and _is(each, values.get("hca", ""))]
@@ -66,12 +68,12 @@ def _nearest(values: Mapping[str, str], root: str) -> Pair:
     ranked = sorted(
         (
             (pci.RELATIONS.index(pci.relation(one.function, hca.function)), not _is_up(hca), bool(hca.function.physfn),
-             part.id if part else one.id, hca.id, (one, part, hca))
+             wish(part or one), wish(hca), part.id if part else one.id, hca.id, (one, part, hca))
             for one, part in which
             for hca in near
             if one.function and hca.function
         ),
-        key=lambda row: row[:5],
+        key=lambda row: row[:7],
     )  # fmt: skip
     distance, *_, pair = ranked[0]
     if distance > pci.RELATIONS.index(values.get("within") or WITHIN):

@@ -190,6 +190,7 @@ def build(
         if name not in refused
     }
     device_rows = [row for name, given in usable.items() for row in _device(name, given, host, old)]
+    device_rows += numa.identity(config, device_rows, host)
     config = numa.placed(config, device_rows, host)
     rows += limits.rows(config, host)
     best_effort = config.get("limits.enforcement") == "best-effort"

@@ -35,6 +35,23 @@ def placed(config: Mapping[str, str], rows: Rows, host: Host) -> Mapping[str, st
     return {**config, KEY: ",".join(map(str, found))}
 
 
+def identity(config: Mapping[str, str], rows: Rows, host: Host) -> list[list[str]]:
+    """What must still be so for the devices to be where they were: they may be moved, or the host may be told where they are."""
+    if config.get(KEY) != DEVICES:
+        return []
+    top = host.root.rstrip("/")
+    found: list[list[str]] = []
+    for row in rows:
+        files = [f"/sys/bus/pci/devices/{each}/numa_node" for each in _addresses(row, host) if pci.is_address(each)]
+        if files and row[0] == "identity":
+            disk = sysfs.real(f"{top}{row[2].rpartition('/')[0]}")
+            files.append(f"{disk[len(sysfs.real(top) if top else '') :]}/dev")
+        for file in files:
+            said = ["identity", row[1], file, sysfs.known(top + file)]
+            found += [] if said in found else [said]
+    return found
+
+
 def _nodes(rows: Rows, host: Host) -> set[int]:
     return {node for node in (_node(address, host) for row in rows for address in _addresses(row, host)) if node >= 0}
 

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ctrmgr.devices import rows
+from ctrmgr.devices import choose, gpudirect, rows
 from ctrmgr.errors import HostError, NotFoundError
+from ctrmgr.host import gpu as gpus
 from ctrmgr.host import peers, sysfs
 from ctrmgr.spec import device
 
@@ -143,3 +145,29 @@ def test_with_required_false_an_instance_starts_without_rdma(machine: Machine) -
     assert row[0] == "identity" and row[2] == rows.ALWAYS
     with pytest.raises(HostError):  # what is here and cannot be is no matter of waiting
         planned(machine("nvidia", "mlx5"), required="false")
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "gpu", "hca"),
+    [
+        ((), (), "0000:18:00.0", "uverbs0"),
+        ((), ("rdma:0000:19:00.0",), "0000:18:00.0", "uverbs1"),
+        (("rdma:0000:19:00.0",), ("rdma:0000:19:00.0",), "0000:18:00.0", "uverbs0"),
+        ((), ("rdma:0000:19:00.0", "rdma:0000:19:00.1", "rdma:0000:19:00.0"), "0000:18:00.0", "uverbs1"),
+        ((), ("pci:0000:18:00.0",), "0000:28:00.0", "uverbs0"),
+        ((), ("pci:0000:18:00.0", "pci:0000:28:00.0/gi1/ci0", "rdma:0000:19:00.0"), "0000:18:00.0", "uverbs1"),
+        ((), ("pci:0000:18:00.0", "pci:0000:18:00.0", "pci:0000:28:00.0"), "0000:28:00.0", "uverbs0"),
+        (("pci:0000:18:00.0",), ("pci:0000:18:00.0",), "0000:18:00.0", "uverbs0"),
+    ],
+)
+def test_of_equally_near_ones_what_nobody_has(
+    both: str, monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...], others: tuple[str, ...], gpu: str, hca: str
+) -> None:
+    """Two GPUs below one switch with three RDMA devices whose ports are up: first the instance's own, then what the fewest have."""
+    one = next(each for each in gpus.gpus(both) if each.id == NEAR)
+    twin = copy.copy(one)
+    twin.id = "0000:28:00.0"
+    monkeypatch.setattr(gpus, "gpus", lambda root: [one, twin])
+    monkeypatch.setattr(choose, "held", lambda: (own, others))
+    found = gpudirect._nearest({}, both)
+    assert (found[0].id, {Path(node.path).name for node in found[2].nodes} & {"uverbs0", "uverbs1"}) == (gpu, {hca})

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ctrmgr.errors import HostError, SpecError
+from ctrmgr.host import sysfs
 from ctrmgr.host.machine import Host
 from ctrmgr.images.store import Image
 from ctrmgr.plan import compile, instance, limits
@@ -89,6 +90,45 @@ GPU = {"type": "gpu", "driver.capabilities": "none"}
 )
 def test_next_to_the_devices(two: str, devices: dict[str, dict[str, str]], nodes: str, cpus: str) -> None:
     assert planned(two, devices=devices, limits__cpu__nodes="devices") == {"cpuset.mems": nodes, "cpuset.cpus": cpus}
+
+
+@pytest.mark.parametrize(
+    ("device", "address"),
+    [
+        ({**GPU, "pci": "0000:18:00.0"}, "0000:18:00.0"),
+        ({"type": "infiniband", "parent": "mlx5_0"}, "0000:19:00.0"),
+        ({"type": "unix-block", "source": "/dev/nvme0n1"}, ""),
+    ],
+    ids=["gpu", "infiniband", "disk"],
+)
+def test_a_device_that_is_elsewhere_has_it_planned_again(two: str, device: dict[str, str], address: str) -> None:
+    """A start compares what the plan's `identity` rows say with what is there."""
+    before = planned(two, devices={"d": device}, limits__cpu__nodes="devices")
+    stays = identities(two, device, limits__cpu__nodes="balanced")
+    watched = identities(two, device, limits__cpu__nodes="devices")
+    assert set(stays) < set(watched)
+    same = [file for file, text in watched.items() if sysfs.known(two + file) == text]
+    assert same == list(watched)
+    node = next(file for file in watched if file.endswith("/numa_node") and address in file)
+    other = str(1 - int(watched[node]))
+    Path(two + node).write_text(f"{other}\n")
+    assert [file for file, text in watched.items() if sysfs.known(two + file) != text] == [node]
+    after = planned(two, devices={"d": device}, limits__cpu__nodes="devices")
+    assert (before["cpuset.mems"], after["cpuset.mems"]) == (watched[node], other)
+
+
+def test_a_disk_in_another_slot_has_it_planned_again(two: str) -> None:
+    watched = identities(two, {"type": "unix-block", "source": "/dev/nvme0n1"}, limits__cpu__nodes="devices")
+    (place,) = (file for file in watched if file.endswith("/nvme0n1/dev") and file.startswith("/sys/devices/"))
+    disk = Path(two + place).parent
+    disk.rename(disk.with_name("aside"))
+    assert sysfs.known(two + place) != watched[place]
+
+
+def identities(root: str, given: dict[str, str], **config: str) -> dict[str, str]:
+    whole = {key.replace("__", "."): value for key, value in config.items()}
+    rows = compile.build(IMAGE, whole, {"d": device.check("d", given)}, Host(root, privileged=True))
+    return {row[2]: row[3] for row in rows if row[0] == "identity"}
 
 
 def test_devices_that_do_not_say_where_they_are(two: str) -> None:
