@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
- * ctrmgr-init: pid 1 of an instance whose image has no init. It reaps, and ends when it is asked to. With
- * arguments it runs them as its one child and ends as that does. */
+ * ctrmgr-init: pid 1 of an instance whose image has no init. It reaps, and ends when it is asked to; busybox' `halt`,
+ * `poweroff` and `reboot` are heard, which signal SIGUSR1, SIGUSR2 and SIGTERM. With arguments it runs them as its one
+ * child and ends as that does. */
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <sys/reboot.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -50,6 +52,8 @@ int main(int argc, char **argv)
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGPWR);
+	sigaddset(&set, SIGUSR1);
+	sigaddset(&set, SIGUSR2);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	if (argc > 1 && (child = fork()) == 0) {
 		sigprocmask(SIG_UNBLOCK, &set, NULL);
@@ -65,6 +69,8 @@ int main(int argc, char **argv)
 				return code;
 		} else if (signal > 0) {
 			shut_down(&set);
+			if (signal == SIGTERM && !child)
+				reboot(RB_AUTOBOOT); /* in a pid namespace: ends this process, by SIGHUP */
 			return 0;
 		}
 	}

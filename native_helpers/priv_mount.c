@@ -129,6 +129,9 @@ int priv_overlay(const void *request, const int in[], int count, int out[], stru
 	work = openat(in[1], "work", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (upper < 0 || work < 0)
 		return fail(f, "open the instance's own layer", "`upper` or `work`");
+	errno = EROFS; /* overlay would call it an invalid argument, as kernels do that do not know descriptors */
+	if (!fstatfs(upper, &s) && s.f_flags & ST_RDONLY)
+		return fail(f, "open the instance's own layer", "`upper`");
 	if (overlay_by_descriptors(context, upper, work, in + 2, count - 2)) {
 		if (errno != EINVAL && errno != EOPNOTSUPP)
 			return fail(f, "stack the layers", "fsconfig: by descriptor");

@@ -10,7 +10,7 @@ from ctrmgr import state
 from ctrmgr.backend import leases, record, repair
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import rows as parts
-from ctrmgr.errors import ConflictError, NotFoundError, SpecError
+from ctrmgr.errors import ConflictError, HostError, NotFoundError, SpecError
 from ctrmgr.kernel import control
 
 
@@ -61,7 +61,7 @@ def take(
         if not volatile and (planned or device in own.devices):
             if own.devices.pop(device, None) is None:
                 own.devices[device] = {"type": "none"}  # it is a profile's: mask it, as LXD does
-            record.stage(own, parts.without(plan, device))
+            _stage(own, parts.without(plan, device), attached)
             crash("detach-recorded")
         if attached:
             made = _hooks(name, device, there)
@@ -91,6 +91,19 @@ def _host_hooks(name: str, device: str) -> list[str]:
     from ctrmgr.backend import host_hooks
 
     return host_hooks.ended(name, device)
+
+
+def _stage(own: record.Record, plan: list[list[str]], attached: bool) -> None:
+    """Raises HostError. An instance that fills the disk must not keep its devices by that."""
+    try:
+        record.stage(own, plan)
+    except HostError as error:
+        if not attached:
+            raise
+        cure = f"{error.hint}; " if error.hint else ""
+        raise HostError(
+            error.message, hint=f"{cure}`--volatile` takes it away now, and it is back at the next start"
+        ) from error
 
 
 def flushed(result: Detached, taken: list[control.Device]) -> None:

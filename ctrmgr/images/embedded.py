@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import signal
 import subprocess
 import time
 
@@ -148,7 +149,7 @@ def _write(path: str, content: bytes, mode: int) -> None:
 def _metadata(program: bytes) -> dict[str, str]:
     return {
         "init": "builtin",
-        "halt-signal": "15",
+        "halt-signal": str(int(signal.SIGPWR)),
         "os": "BusyBox",
         "architecture": os.uname().machine,
         "description": "embedded busybox",

@@ -54,6 +54,11 @@ def import_image(
     if alias:
         store.check_alias(alias)
     limits = limits or Limits()
+    if len(paths) == 2 and (os.path.isdir(paths[0]) or not os.path.exists(paths[1])):
+        raise SpecError(
+            f"`{paths[1]}` is no root filesystem that belongs to metadata in `{paths[0]}`",
+            hint="`--alias NAME` gives an image a name",
+        )
     if len(paths) == 1 and os.path.isdir(paths[0]):
         found, new = import_stream(
             lambda write: _write_tree(paths[0], write),

@@ -12,7 +12,7 @@ import signal
 
 from ctrmgr.images import elf
 
-BUILTIN = ("builtin", int(signal.SIGTERM))
+BUILTIN = ("builtin", int(signal.SIGPWR))
 SYSTEMD_HALT = 37
 """SIGRTMIN+3 by the kernel's count with glibc's two reserved ones: `systemctl poweroff` to systemd."""
 HALT_SIGNALS = {

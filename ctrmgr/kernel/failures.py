@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 
+from ctrmgr import state
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, NotFoundError, SpecError, UnsupportedError
 from ctrmgr.kernel import missing
 
@@ -58,6 +59,8 @@ def _by_step(subject: str, step: str, detail: str, code: int) -> CtrmgrError | N
         return SpecError(f"`{subject}`: {detail}", hint=hints[0] if hints else "name a node such as /dev/fuse")
     if step == "take the instance's lock" and code == errno.EBUSY:
         return ConflictError(f"`{subject}` is running already")
+    if step == "open the instance's own layer" and code == errno.EROFS:
+        return HostError(f"`{subject}`: its own files cannot be written: {reason}", hint=state.CURES[code])
     if step == "open a layer":
         return CtrmgrError(
             f"`{subject}`: its image is not whole: {detail}: {reason}",

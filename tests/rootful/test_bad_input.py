@@ -159,6 +159,8 @@ WRONG = [
     ("image export nosuch", 3, "nosuch", ""),
     ("image import /nosuch", 3, "/nosuch", ""),
     ("image import /etc/passwd", 2, "/etc/passwd", ""),
+    ("image import /etc nick", 2, "nick", "--alias"),
+    ("image import /etc/passwd nick", 2, "nick", "--alias"),
     ("image alias create a nosuch", 3, "nosuch", ""),
     ("image alias delete nosuch", 3, "nosuch", ""),
     ("profile show defalt", 3, "defalt", "default"),
@@ -237,6 +239,34 @@ def test_a_device_that_vanished_between(place: Ctr, tmp_path: Path) -> None:
         place("stop", "s1", "--force", code=None)
         place("detach-device", "s1", "disk", code=None)
         subprocess.run(["losetup", "-d", loop], check=True)
+
+
+@pytest.fixture
+def small_state(ctr: Ctr) -> Iterator[Path]:
+    state = ctr.folder / "state"
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=711", "tmpfs", state], check=True)
+    try:
+        yield state
+    finally:
+        ctr("delete", "--force", "c1", code=None)
+        subprocess.run(["umount", state], check=True)
+
+
+def test_a_disk_that_cannot_be_written(ctr: Ctr, small_state: Path) -> None:
+    """Read-only, it is no kernel that lacks something. Filled by the instance, it does not keep the device for it."""
+    ctr("create", "builtin:busybox", "c1", "-p", "no-network", "-d", "fuse,type=unix-char,source=/dev/fuse")
+    subprocess.run(["mount", "-o", "remount,ro", small_state], check=True)
+    said = ctr("start", "c1", code=5).stderr
+    assert "cannot be written" in said and "hint: the filesystem is read-only" in said
+    subprocess.run(["mount", "-o", "remount,rw", small_state], check=True)
+    ctr("start", "c1")
+    ctr("exec", "c1", "--", "sh", "-c", "cat /dev/zero >/1; dd if=/dev/zero of=/2 bs=1", code=1)
+    said = ctr("detach-device", "c1", "fuse", code=5).stderr
+    assert "No space left" in said and "free some space; `--volatile` takes it away now" in said
+    ctr("exec", "c1", "test", "-c", "/dev/fuse")
+    ctr("detach-device", "c1", "fuse", "--volatile")
+    ctr("exec", "c1", "test", "-e", "/dev/fuse", code=1)
 
 
 def test_every_verb_is_here() -> None:

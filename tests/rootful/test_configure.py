@@ -82,7 +82,7 @@ def test_a_reboot_from_inside_finds_the_devices_as_they_are_now(ctr: Ctr) -> Non
     ctr("detach-device", "c1", "fuse")
     ctr("attach-device", "c1", "/dev/net/tun")
     first = json.loads(ctr("info", "c1", "--format", "json").stdout)
-    ctr("exec", "c1", "reboot", "-f", code=None)
+    ctr("exec", "c1", "reboot", code=None)
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         now = json.loads(ctr("info", "c1", "--format", "json", code=None).stdout or "{}")

@@ -107,7 +107,7 @@ def test_is_back_when_the_instance_ends(net: Net, how: str) -> None:
         net.comes_back(before)
         ctr("start", "c1")
     elif how == "halt":
-        inside(ctr, "poweroff -f", code=None)
+        inside(ctr, "poweroff", code=None)
         net.comes_back(before)
         ctr("start", "c1")
     elif how == "restart":
