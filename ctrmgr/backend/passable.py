@@ -34,7 +34,11 @@ class Described:
 
 def name(device: Device) -> str:
     """`gpu-0000:18:00.0`: letters that a CDI name may have."""
-    words = f"{device.kind}-{device.id.lstrip('/')}"
+    return plain(f"{device.kind}-{device.id.lstrip('/')}")
+
+
+def plain(words: str) -> str:
+    """With the letters that a CDI name may have."""
     return "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "_-.:") else "-" for letter in words
     ).strip("-_.:")
@@ -60,18 +64,18 @@ def _edits(device: Device, root: str) -> ContainerEdits:
     resolve = getattr(driver.load(device.kind), "resolve", None)
     if resolve is None:
         nodes = [DeviceNode(node.path, type=node.kind[0]) for node in device.nodes if node.present]
-        return ContainerEdits(device_nodes=[_numbered(node, root) for node in nodes])
+        return ContainerEdits(device_nodes=[numbered(node, root) for node in nodes])
     resolved = resolve(device.kind, {"id": device.id}, root)
     nodes = [node for node in resolved.edits.device_nodes if node.path not in resolved.optional]
-    program = next((path for path in HOOKS if os.path.exists(root.rstrip("/") + path)), "")
-    hooks = [_hook(program, words) for words in resolved.hooks] if program else []
+    program = hook_program(root)
+    hooks = [hook(program, words) for words in resolved.hooks] if program else []
     found: ContainerEdits = resolved.edits.replace(
-        device_nodes=tuple(_numbered(node, root) for node in nodes), hooks=tuple(hooks)
+        device_nodes=tuple(numbered(node, root) for node in nodes), hooks=tuple(hooks)
     )
     return found
 
 
-def _numbered(node: DeviceNode, root: str) -> DeviceNode:
+def numbered(node: DeviceNode, root: str) -> DeviceNode:
     """The node with its number: a runtime need not look, and a device that has another one later is not taken for it."""
     try:
         status = os.stat(root.rstrip("/") + node.source)
@@ -82,11 +86,18 @@ def _numbered(node: DeviceNode, root: str) -> DeviceNode:
     return node.replace(major=os.major(status.st_rdev), minor=os.minor(status.st_rdev))
 
 
-def _hook(program: str, words: Sequence[str]) -> Hook:
+def hook_program(root: str) -> str:
+    """NVIDIA's program for hooks, or "" where it is not installed."""
+    return next((path for path in HOOKS if os.path.exists(root.rstrip("/") + path)), "")
+
+
+def hook(program: str, words: Sequence[str]) -> Hook:
     """What is done inside as a hook of NVIDIA's own program, which every runtime can call."""
     base = program.rpartition("/")[2]
     first = [base, "hook"] if base == "nvidia-ctk" else [base]
     if words[0] == "symlink":
         return Hook("createContainer", program, [*first, "create-symlinks", "--link", f"{words[1]}::{words[2]}"])
+    if words[0] == "chmod":
+        return Hook("createContainer", program, [*first, "chmod", "--mode", words[1], "--path", words[2]])
     folders = [word for folder in words[1:] for word in ("--folder", folder)]
     return Hook("createContainer", program, [*first, "update-ldcache", *folders])

@@ -173,18 +173,24 @@ def cdi_transform(args: Args) -> None:
         print(write.text(spec, form), end="")
 
 
-def cdi_generate(args: Args) -> None:
-    """One spec of all that was found; what cannot be given is told on stderr, or is an error if it was named."""
-    from ctrmgr import state
-    from ctrmgr.backend import passable
-    from ctrmgr.cdi import names, write
-    from ctrmgr.cli import table
+def _of_instance(args: Args, instance: str) -> dict[str, ContainerEdits]:
+    """The devices of a running instance; what a spec cannot say of them is told on stderr."""
+    from ctrmgr.backend import mirrored
 
-    kind = args.one("kind", KIND)
-    try:
-        names.check_kind(kind)
-    except ValueError as error:
-        raise SpecError(f"`--kind`: {error}") from None
+    found = mirrored.devices(instance, args.positional)
+    for each in found:
+        for reason in each.left_out:
+            _warn(args, f"left out of {each.name}: {reason}")
+    devices = {each.name: each.edits for each in found if each.edits}
+    if not devices:
+        raise NotFoundError(f"`{instance}` has no device that a spec could describe")
+    return devices
+
+
+def _of_machine(args: Args) -> dict[str, ContainerEdits]:
+    """What cannot be given is told on stderr, or is an error if it was named."""
+    from ctrmgr.backend import passable
+
     found = passable.described(args.positional, args.one("root", "/"))
     for each in found:
         if each.reason and args.positional:
@@ -197,6 +203,24 @@ def cdi_generate(args: Args) -> None:
             "this machine has no GPU, accelerator or RDMA device that can be given",
             hint="name a device of `device list`",
         )
+    return devices
+
+
+def cdi_generate(args: Args) -> None:
+    """One spec of all that was found."""
+    from ctrmgr import state
+    from ctrmgr.cdi import names, write
+    from ctrmgr.cli import table
+
+    instance = args.one("instance")
+    kind = args.one("kind", f"{VENDOR}/{instance}" if instance else KIND)
+    try:
+        names.check_kind(kind)
+    except ValueError as error:
+        raise SpecError(f"`--kind`: {error}") from None
+    if instance and args.one("root"):
+        raise SpecError("`--instance` is of this machine: `--root` has no place beside it")
+    devices = _of_instance(args, instance) if instance else _of_machine(args)
     spec = write.build(kind, devices)
     output = args.one("output")
     form = args.one("format") or ("json" if output.endswith(".json") else "yaml")
@@ -209,7 +233,8 @@ def cdi_generate(args: Args) -> None:
         print(write.text(spec, form), end="")
 
 
-KIND = "ctrmgr.local/device"
+VENDOR = "ctrmgr.local"
+KIND = f"{VENDOR}/device"
 ROOT = Option("root", "read below this directory, where another system is", metavar="DIR")
 COMMANDS = (
     Command("cdi list", "devices of the CDI specs, and the file of each", cdi_list, options=(ROOT,)),
@@ -228,7 +253,8 @@ COMMANDS = (
         cdi_generate,
         arguments=(Argument("DEVICE", "as `ctrmgr device list` names it, of any kind", required=False, repeat=True),),
         options=(
-            Option("kind", f"vendor/class of the devices ({KIND})", metavar="KIND"),
+            Option("instance", "what a running instance has, by its own names for it", metavar="INSTANCE"),
+            Option("kind", f"vendor/class of the devices ({KIND}, or {VENDOR}/INSTANCE)", metavar="KIND"),
             Option("output", "write it there instead of printing it", metavar="FILE", short="o"),
             ROOT,
         ),

@@ -156,6 +156,34 @@ def test_another_root(podman: Podman, tmp_path: Path) -> None:
     assert podman("cat /tmp/libx.so", f"{KIND}=a") == "a library\n"
 
 
+def test_what_is_generated_of_an_instance(podman: Podman, ctr: Ctr) -> None:
+    """A device that came by a spec, another by its node, and one for this run only: the same in a container of Podman's."""
+    (ctr.folder / "given").write_text("a file of the host\n")
+    ctr.env["XDG_CONFIG_HOME"] = str(ctr.folder / "xdg")
+    wide = ContainerEdits(
+        ["WIDE=a b"],
+        [DeviceNode("/dev/thing/ctl", "/dev/null", permissions="rw", uid=7, gid=9, file_mode=0o640)],
+        mounts=[Mount(str(ctr.folder / "given"), "/etc/given", ["ro", "bind"])],
+    )
+    write.write(str(ctr.folder / "xdg/cdi"), write.build(KIND, {"one": wide}))
+    ctr("launch", "builtin:busybox", "c1", "-p", "no-network", "-d", f"a,type=cdi,id={KIND}=one")
+    ctr("attach-device", "c1", "b", "type=unix-char", "source=/dev/fuse", "path=/dev/mine", "mode=0604")
+    ctr("attach-device", "c1", "/dev/net/tun", "--volatile")
+    podman.specs.mkdir()
+    path = str(podman.specs / "c1.yaml")
+    assert "no device `z` now" in ctr("cdi", "generate", "z", "--instance", "c1", code=3).stderr
+    assert ctr("cdi", "generate", "--instance", "c1", "--output", path).stderr == ""
+    ctr("cdi", "validate", path)
+    nodes = "stat -c '%n %a %u:%g %t:%T' /dev/thing/ctl /dev/mine /dev/net/tun; cat /etc/given"
+    inside = ctr("exec", "c1", "--", "sh", "-c", f'{nodes}; echo "$WIDE"').stdout
+    assert inside.startswith("/dev/thing/ctl 640 7:9 1:3\n/dev/mine 604 0:0 a:e5\n/dev/net/tun ")
+    kind = "ctrmgr.local/c1"
+    outside = podman(f'{nodes}; echo "$WIDE"', f"{kind}=a", f"{kind}=b", f"{kind}=net-tun")
+    assert outside == inside
+    ctr("stop", "--force", "c1")
+    assert "is not running" in ctr("cdi", "generate", "--instance", "c1", code=4).stderr
+
+
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_what_is_generated_of_this_machine(podman: Podman, ctr: Ctr, form: str) -> None:
     podman.specs.mkdir()
