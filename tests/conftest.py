@@ -24,8 +24,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MUST_WORK = os.environ.get("CTRMGR_MUST_WORK") == "1"
-ALONE = re.compile(r"\bhost_snapshot\b|usefixtures\(\"alone\"\)")
-"""In the text of a file with tests that look at the whole host."""
+ALONE = re.compile(r"\b(host_snapshot|alone: None|Loop, loop)\b|\(\"alone\"\)")
+"""In the text of a file with tests that look at the whole host, or change what others may be looking at."""
 LONG = (
     "tests/rootful/test_sanitized.py",
     "tests/unit/test_linters.py",
@@ -137,7 +137,7 @@ def pytest_runtest_protocol(item: pytest.Item):  # type: ignore[no-untyped-def]
 
 @pytest.fixture
 def alone() -> None:
-    """Of a test that looks at the whole host, or that nothing else may be beside."""
+    """Of a test that looks at the whole host, or changes what others may be looking at."""
 
 
 @pytest.fixture

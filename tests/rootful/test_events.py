@@ -168,6 +168,7 @@ def test_it_ends_when_nobody_reads_or_is_told_to(ctr: Ctr) -> None:
     one.process.stderr.close()  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("alone")
 def test_it_sleeps_when_nothing_happens(ctr: Ctr) -> None:
     ctr("launch", "builtin:busybox", "c1", *OFFLINE)
     one = Monitor(ctr)

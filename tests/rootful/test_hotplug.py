@@ -49,7 +49,8 @@ class Loop:
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
+def loop(alone: None) -> Iterator[Loop]:
+    """All who listen hear of it."""
     made = Loop()
     yield made
     made.close()
