@@ -120,19 +120,15 @@ def own_options(command: cli.Command) -> list[cli.Option]:
     return [option for option in command.options if option not in cli.GLOBAL]
 
 
-def option_help(option: cli.Option) -> str:
-    return option.help + (f" ({', '.join(option.choices)})" if option.choices else "")
-
-
 def commands() -> str:
     text = HEAD + "# Commands\n\nOptions that every command takes:\n\n"
-    text += table(("option", "meaning"), ((f"`{words(option)}`", option_help(option)) for option in cli.GLOBAL))
+    text += table(("option", "meaning"), ((f"`{words(option)}`", option.meaning) for option in cli.GLOBAL))
     for command in verbs.every_command():
         text += f"\n## {command.name}\n\n`{synopsis(command)}`: {command.summary}.\n"
         if command.help:
             text += f"\n{command.help}\n"
         rows = [(f"`{argument.name}`", argument.help) for argument in command.arguments]
-        rows += [(f"`{words(option)}`", option_help(option)) for option in own_options(command)]
+        rows += [(f"`{words(option)}`", option.meaning) for option in own_options(command)]
         if rows:
             text += "\n" + table(("", ""), rows)
     return text
@@ -178,10 +174,10 @@ def manual() -> str:
         for argument in command.arguments:
             lines += [".TP", f"\\fI{roff(argument.name)}\\fR", roff(argument.help)]
         for option in own_options(command):
-            lines += [".TP", bold(words(option)), roff(option_help(option))]
+            lines += [".TP", bold(words(option)), roff(option.meaning)]
     lines.append(".SH OPTIONS OF EVERY COMMAND")
     for option in cli.GLOBAL:
-        lines += [".TP", bold(words(option)), roff(option_help(option))]
+        lines += [".TP", bold(words(option)), roff(option.meaning)]
     lines.append(".SH EXIT STATUS")
     for code, meaning in EXIT_CODES:
         lines += [".TP", bold(code), roff(meaning)]

@@ -37,6 +37,11 @@ class Option:
         """Its value as help shows it, with what stands before."""
         return f"[={self.metavar}]" if self.bare else f" {self.metavar}" if self.metavar else ""
 
+    @property
+    def meaning(self) -> str:
+        """Its help, with what may be chosen."""
+        return f"{self.help} ({', '.join(self.choices)})" if self.choices else self.help
+
 
 class Argument:
     """A positional argument: `required`, or at most one, or (`repeat`) any number."""
@@ -98,17 +103,23 @@ class Command:
         help: str = "",
     ) -> None:
         self.name, self.summary, self.run = name, summary, run
-        self.arguments, self.options = tuple(arguments), (*options, *GLOBAL)
+        own = {option.short for option in options}
+        self.arguments = tuple(arguments)
+        self.options = (*options, *(LONG_FORMAT if option is FORMAT and "f" in own else option for option in GLOBAL))
         self.passthrough = passthrough
         """The second positional and everything after it belong to somebody else (`exec c1 ls -l`)."""
         self.help = help
 
 
+FORMATS = ("table", "json", "yaml", "csv")
+FORMAT = Option("format", "how to print data", metavar="FORMAT", choices=FORMATS, short="f")
+LONG_FORMAT = Option("format", "how to print data", metavar="FORMAT", choices=FORMATS)
+"""For commands whose own `-f` is LXD's `--force`."""
 GLOBAL = (
     Option("help", "show this help and exit", short="h"),
     Option("debug", "print each kernel step on stderr"),
     Option("dry-run", "print the plan, change nothing"),
-    Option("format", "how to print data", metavar="FORMAT", choices=("table", "json", "yaml", "csv"), short="f"),
+    FORMAT,
     Option("quiet", "no talk on stderr", short="q"),
 )
 

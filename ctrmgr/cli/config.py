@@ -126,6 +126,11 @@ COMMANDS = (
         config_unset,
         arguments=(INSTANCE, Argument("KEY", "docs/reference/config.md lists them", repeat=True)),
     ),
-    Command("config edit", "change keys and devices in $EDITOR", config_edit, arguments=(INSTANCE,)),
+    Command(
+        "config edit",
+        "change keys and devices in $EDITOR, or to what standard input has",
+        config_edit,
+        arguments=(INSTANCE,),
+    ),
     *config_device.COMMANDS,
 )

@@ -35,7 +35,7 @@ COMMANDS = (
         "remove instances and all that they have",
         run_delete,
         arguments=(NAMES,),
-        options=(Option("force", "also while it runs"),),
+        options=(Option("force", "also while it runs", short="f"),),
     ),
     Command("rename", "rename a stopped instance", run_rename, arguments=(NAME, Argument("NEW", "the new name"))),
 )

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Text in the user's editor, until it is valid or given up. What was typed is never lost."""
+"""Text in the user's editor, until it is valid or given up, or from a pipe or file. What was typed is never lost."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import stat
 import subprocess
 import sys
 import tempfile
@@ -19,9 +20,12 @@ T = TypeVar("T")
 def edit(text: str, name: str, check: Callable[[str, str], T]) -> tuple[str, T] | None:
     """The edited text and what `check(file, text)` made of it; None when nothing was changed.
 
-    Text that `check` refuses (SpecError) is opened again if there is somebody to ask. Otherwise it stays in its file, which
-    the error names.
+    Text on standard input takes the place of the editor. Text that `check` refuses (SpecError) is opened again if there is
+    somebody to ask. Otherwise it stays in its file, which the error names.
     """
+    given = _piped()
+    if given:
+        return None if given == text else (given, check("standard input", given))
     fd, path = tempfile.mkstemp(prefix=f"ctrmgr-{name}-", suffix=".yaml")
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)
@@ -40,6 +44,12 @@ def edit(text: str, name: str, check: Callable[[str, str], T]) -> tuple[str, T] 
             raise SpecError(error.message, hint=f"nothing was changed; your text is kept in `{path}`") from None
         os.unlink(path)
         return changed, result
+
+
+def _piped() -> str:
+    """What standard input has, if that is a file or a pipe."""
+    kind = os.fstat(0).st_mode if sys.stdin else 0
+    return sys.stdin.read() if stat.S_ISREG(kind) or stat.S_ISFIFO(kind) else ""
 
 
 def _run(path: str) -> None:

@@ -35,7 +35,7 @@ def describe(command: Command) -> str:
     if command.help:
         lines += ["", command.help]
     rows = [(argument.name, argument.help) for argument in command.arguments]
-    rows += [(option_words(option.name, option.short, option.value), option.help) for option in command.options]
+    rows += [(option_words(option.name, option.short, option.value), option.meaning) for option in command.options]
     width = max(len(left) for left, _ in rows)
     return "\n".join([*lines, "", *(f"  {left.ljust(width)}  {right}" for left, right in rows)])
 

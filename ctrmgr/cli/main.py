@@ -94,6 +94,14 @@ def near(word: str) -> str:
     return f"did you mean `{close[0]}`?" if close else "`ctrmgr help` lists them"
 
 
+def leading(words: list[str]) -> tuple[list[str], list[str]]:
+    """The options that stand before the command, which mean the same there as behind it, and the rest."""
+    count = 0
+    while count < len(words) and words[count][:1] == "-":
+        count += 2 if words[count] in ("-f", "--format") else 1
+    return words[:count], words[count:]
+
+
 def run(words: list[str]) -> int:
     """Carry a command line out. Raises CtrmgrError."""
     if words[0] in ("--version", "-V"):
@@ -101,12 +109,15 @@ def run(words: list[str]) -> int:
 
         print(f"ctrmgr {__version__}")
         return 0
-    if words[0] in ("--help", "-h"):
-        words = ["help"]
+    before, words = leading(words)
+    if before[:1] in (["--help"], ["-h"]):
+        before, words = [], ["help", *words]
+    if not words:
+        before, words = [], before
     if words[0] in VERBS and len(words) == 2 and words[1] in ("--help", "-h"):
         words = ["help", words[0]]
     command, rest = find(words)
-    args = parse(command, rest)
+    args = parse(command, before + rest)
     if args.flag("help"):
         command, args = find(["help"])[0], parse(find(["help"])[0], command.name.split(" "))
     if args.flag("debug"):
@@ -120,9 +131,18 @@ def run(words: list[str]) -> int:
     return command.run(args) or 0
 
 
+def asks_json(words: list[str]) -> bool:
+    """Whether `--format json` is among the words, of a line that may be wrong elsewhere; a COMMAND's own do not count."""
+    own = words[: words.index("--")] if "--" in words else words
+    pairs = zip(own, own[1:], strict=False)
+    return any(word in ("--format=json", "-fjson") for word in own) or any(
+        option in ("--format", "-f") and value == "json" for option, value in pairs
+    )
+
+
 def report(error: CtrmgrError, words: list[str]) -> None:
     """One line, and the cure."""
-    if "json" in words or "--format=json" in words or "-fjson" in words:
+    if asks_json(words):
         import json
 
         print(json.dumps({"error": error.message, "kind": type(error).__name__, "hint": error.hint}), file=sys.stderr)

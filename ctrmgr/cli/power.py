@@ -121,7 +121,7 @@ ALL = Option("all", "all instances")
 STOPPING = (
     ALL,
     Option("timeout", "seconds to wait before it is killed", short="t", metavar="SECONDS"),
-    Option("force", "do not ask, kill"),
+    Option("force", "do not ask, kill", short="f"),
 )
 SIGNAL = Option("signal", "send init this signal instead", short="s", metavar="SIGNAL")
 COMMANDS = (

@@ -246,7 +246,9 @@ COMMANDS = (
             ),
         ),
     ),
-    Command("profile edit", "change a profile in $EDITOR", profile_edit, arguments=(PROFILE,)),
+    Command(
+        "profile edit", "change a profile in $EDITOR, or to what standard input has", profile_edit, arguments=(PROFILE,)
+    ),
     Command("profile copy", "copy a profile", profile_copy, arguments=(PROFILE, Argument("NEW", "the copy's name"))),
     Command(
         "profile delete",

@@ -13,6 +13,7 @@ from ctrmgr.cli.command import Command, parse
 from ctrmgr.errors import ConflictError, NotFoundError, SpecError
 from ctrmgr.host import subid
 from ctrmgr.plan import compile, instance
+from tests.conftest import Ctr
 
 COMMANDS: dict[str, Command] = {command.name: command for command in (*config.COMMANDS, *profile.COMMANDS)}
 FINGERPRINT = "ab" * 32
@@ -133,3 +134,32 @@ def test_profile_create_copy_delete(place: Path, capsys: pytest.CaptureFixture[s
         run("profile delete", "default")
     run("profile list", "--format", "json")
     assert '"other"' in capsys.readouterr().out
+
+
+def test_edited_by_a_pipe(ctr: Ctr) -> None:
+    """As `lxc profile edit NAME < FILE`: no editor is asked, and what is wrong changes nothing."""
+    ctr("profile", "create", "mine")
+    ctr("profile", "edit", "mine", stdin="config: {user.a: b}\n", env={"EDITOR": "false", "VISUAL": ""})
+    said = ctr("profile", "edit", "mine", stdin="config: {user.a: b, nosuch: c}\n", code=2).stderr
+    assert "`standard input`, line 1" in said
+    assert ctr("profile", "show", "mine").stdout == "config: {user.a: b}\n"
+    assert (
+        "editor `false` failed" in ctr("profile", "edit", "mine", env={"EDITOR": "false", "VISUAL": ""}, code=1).stderr
+    )
+
+
+def test_options_before_the_command(ctr: Ctr) -> None:
+    assert ctr("--format", "json", "list").stdout == ctr("-fjson", "list", "-q").stdout == "[]\n"
+    assert ctr("--help", "list").stdout == ctr("list", "--help").stdout
+    assert "unknown command `-x`" in ctr("-x", code=2).stderr
+    assert "unknown option `-x`" in ctr("-x", "list", code=2).stderr
+    assert ctr("-f", "json", "info", "nosuch", code=3).stderr.startswith("{")
+    assert ctr("info", "nosuch", "--", "-f", "json", code=3).stderr.startswith("error: ")
+
+
+def test_short_options_are_lxds(ctr: Ctr) -> None:
+    for verb in ("delete", "stop", "restart"):
+        words = ctr(verb, "--help").stdout
+        assert "  -f, --force" in words and "      --format" in words
+        assert "no instance `json`" in ctr(verb, "-f", "json", code=3).stderr
+    assert "(report, refuse, freeze, kill)" in ctr("detach-device", "--help").stdout
