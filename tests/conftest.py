@@ -27,6 +27,7 @@ MUST_WORK = os.environ.get("CTRMGR_MUST_WORK") == "1"
 ALONE = re.compile(r"\b(host_snapshot|alone: None|Loop, loop)\b|\(\"alone\"\)")
 """In the text of a file with tests that look at the whole host, or change what others may be looking at."""
 LONG = (
+    "tests/lab/test_lxd.py",
     "tests/rootful/test_sanitized.py",
     "tests/unit/test_linters.py",
     "tests/rootful/test_images.py",
@@ -78,7 +79,7 @@ FIRST = ("cleanroot", "lab", "alone", "remote", *LONG)
 def lane(file: str) -> str:
     """Tests of one lane follow each other in one process."""
     folder = file.split("/")[1]
-    if folder in ("cleanroot", "lab", "remote"):
+    if folder in ("cleanroot", "lab", "remote") and file not in LONG:
         return folder
     return "alone" if folder == "rootful" and ALONE.search((ROOT / file).read_text()) else file
 

@@ -286,7 +286,7 @@ def info(server: Server, name: str) -> dict[str, object]:
             for row in loads(config.get("volatile.idmap.current") or "[]")
         ],
         "addresses": addresses(state),
-        "devices": [{"name": key, **keys} for key, keys in found["expanded_devices"].items()],
+        "devices": [_device(key, keys) for key, keys in found["expanded_devices"].items()],
         "server": f"{server.info['environment']['server']} {server.info['environment']['server_version']}",
         "location": found["location"] if found["location"] != "none" else "",
         "project": found.get("project", "default"),
@@ -302,6 +302,11 @@ def info(server: Server, name: str) -> dict[str, object]:
             "memory": state["memory"]["usage"],
         }
     return fields
+
+
+def _device(name: str, keys: Mapping[str, str]) -> dict[str, str]:
+    """A link has a name of its own inside, which is not the device's."""
+    return {**keys, "name": name, **({"link": keys["name"]} if "name" in keys else {})}
 
 
 def console(server: Server, name: str) -> bytes:

@@ -9,6 +9,7 @@ modules that find a virtio disk, `mods.erofs`: the others, `version`). Its root 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import re
@@ -18,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ctrmgr.images import build as debian
@@ -33,6 +34,8 @@ PACKAGES = (
 )  # fmt: skip
 TOOLS = ("qemu-system-x86", "mmdebstrap", "erofs-utils", "cpio", "kmod", "busybox-static", "xz-utils", "zstd")
 FIRST_MODULES = ("virtio_pci", "virtio_blk", "erofs", "overlay", "virtio_rng", "virtio_console")
+WAY_IN = "52:54:00:00:00:01"
+"""Hardware address of the link of `port=`."""
 TREE = ("ctrmgr", "native_helpers", "profiles", "scripts", "tests")
 
 
@@ -217,12 +220,20 @@ def hardware(kinds: Sequence[str], folder: Path) -> list[str]:
                 ]
                 words += ["-chardev", f"socket,id=plug,path={folder}/monitor"]
                 words += ["-device", "virtserialport,chardev=plug,name=lab.plug"]
+            case "host":
+                # The programs of this machine, for the guest to read.
+                share = "local,id=host,path=/usr,security_model=none,readonly=on"
+                words += ["-fsdev", share, "-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]
+            case _ if kind.startswith("port="):
+                # A port of this machine's loopback, which leads to 10.0.2.15:8443; nothing leads out of the guest.
+                way = f"user,id=way,restrict=on,hostfwd=tcp:127.0.0.1:{kind.partition('=')[2]}-10.0.2.15:8443"
+                words += ["-netdev", way, "-device", f"virtio-net-pci,netdev=way,mac={WAY_IN}"]
             case _:
-                raise LabError(f"no hardware `{kind}`; there are gpu, net, nvme and usb")
+                raise LabError(f"no hardware `{kind}`; there are gpu, host, net, nvme, port=NUMBER and usb")
     return words
 
 
-def machine(on: Kernel, folder: Path, kinds: Sequence[str], memory: int) -> list[str]:
+def machine(on: Kernel, folder: Path, kinds: Sequence[str], memory: int, append: str) -> list[str]:
     """The whole command line of QEMU."""
 
     def disk(name: str, path: Path) -> list[str]:
@@ -234,13 +245,70 @@ def machine(on: Kernel, folder: Path, kinds: Sequence[str], memory: int) -> list
         device = f"virtserialport,chardev={name},name=lab.{name}"
         return ["-chardev", f"file,id={name},path={folder}/{name}", "-device", device]
 
-    append = f"console=ttyS0 quiet panic=-1 reboot=t mitigations=off {os.environ.get('CTRMGR_LAB_APPEND', '')}"
+    append = f"console=ttyS0 quiet panic=-1 reboot=t mitigations=off {os.environ.get('CTRMGR_LAB_APPEND', '')} {append}"
     words = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-M", "q35"]
     words += ["-accel", os.environ.get("CTRMGR_LAB_ACCEL", "tcg,thread=multi"), "-cpu", "max", "-smp", "2"]
     words += ["-m", str(memory), "-kernel", str(on.image), "-initrd", f"{folder}/initrd.gz", "-append", append]
     words += ["-serial", f"file:{folder}/console", "-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
     words += disk("root", guest_root()) + disk("modules", on.modules) + disk("job", folder / "job")
     return words + port("out") + port("code") + hardware(kinds, folder)
+
+
+class Guest:
+    """One that runs. `output` is where what its command says can be read."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.process, self.folder, self.output = process, folder, folder / "out"
+
+    def follow(self, seconds: float, hear: Callable[[str], object]) -> None:
+        """Until it ends, or the time is over. `hear` gets the output as it comes, and ends it with something true."""
+        deadline = time.monotonic() + seconds
+        while not self.output.exists() and self.process.poll() is None:
+            time.sleep(0.05)
+        with self.output.open(errors="replace") as file:
+            while True:
+                ended = self.process.poll() is not None or time.monotonic() > deadline
+                if text := file.read():
+                    if hear(text):
+                        return
+                elif ended:
+                    return
+                else:
+                    time.sleep(0.05)
+
+    def failed(self) -> LabError:
+        """With all that is known of it."""
+        qemu, out, console = (_text(self.folder / part) for part in ("qemu", "out", "console"))
+        return LabError(f"the guest did not end by itself: {qemu}\n{out[-3000:]}\n{console[-3000:]}")
+
+
+@contextlib.contextmanager
+def running(
+    command: str,
+    kinds: Sequence[str] = (),
+    *,
+    on: Kernel | None = None,
+    memory: int = 1536,
+    append: str = "",
+) -> Iterator[Guest]:
+    """A guest of its own in which a shell command runs, in this tree; it is gone afterwards. Raises LabError."""
+    need()
+    on = on or kernel()
+    with tempfile.TemporaryDirectory(prefix="ctrmgr-lab-", dir="/var/tmp") as name:
+        folder = Path(name)
+        (folder / "first").mkdir()
+        shutil.copy(HERE / "stage1", folder / "first/init")
+        shutil.copy(HERE / "stage2", folder / "first/stage2")
+        (folder / "initrd.gz").write_bytes(on.initrd.read_bytes() + ramdisk(folder / "first"))
+        job(folder / "job", command)
+        words = machine(on, folder, kinds, memory, append)
+        with (folder / "qemu").open("wb") as log:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            try:
+                yield Guest(process, folder)
+            finally:
+                process.kill()
+                process.wait()
 
 
 def boot(
@@ -253,45 +321,16 @@ def boot(
     hear: Callable[[str], object] = lambda text: None,
 ) -> Done:
     """Run a shell command in a guest of its own, in this tree. `hear` gets its output as it comes. Raises LabError."""
-    need()
-    on = on or kernel()
-    with tempfile.TemporaryDirectory(prefix="ctrmgr-lab-", dir="/var/tmp") as name:
-        folder = Path(name)
-        (folder / "first").mkdir()
-        shutil.copy(HERE / "stage1", folder / "first/init")
-        shutil.copy(HERE / "stage2", folder / "first/stage2")
-        (folder / "initrd.gz").write_bytes(on.initrd.read_bytes() + ramdisk(folder / "first"))
-        job(folder / "job", command)
-        words = machine(on, folder, kinds, memory)
-        with (folder / "qemu").open("wb") as log:
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            try:
-                _follow(process, folder / "out", time.monotonic() + seconds, hear)
-            finally:
-                process.kill()
-                process.wait()
-        said = {part: _text(folder / part) for part in ("out", "code", "qemu", "console")}
-    if not said["code"].strip():
-        raise LabError(
-            f"the guest did not end by itself: {said['qemu']}\n{said['out'][-3000:]}\n{said['console'][-3000:]}"
-        )
-    return Done(int(said["code"]), said["out"], said["console"])
+    with running(command, kinds, on=on, memory=memory) as guest:
+        guest.follow(seconds, hear)
+        out, code, console = (_text(guest.folder / part) for part in ("out", "code", "console"))
+        if not code.strip():
+            raise guest.failed()
+    return Done(int(code), out, console)
 
 
 def _text(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
-
-
-def _follow(process: subprocess.Popen[bytes], out: Path, deadline: float, hear: Callable[[str], object]) -> None:
-    with out.open(errors="replace") as file:
-        while True:
-            ended = process.poll() is not None or time.monotonic() > deadline
-            if text := file.read():
-                hear(text)
-            elif ended:
-                return
-            else:
-                time.sleep(0.05)
 
 
 def _show(text: str) -> None:
@@ -303,7 +342,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="tests/lab/run", description="Run a command in a VM with real device drivers."
     )
-    parser.add_argument("-d", "--devices", default="", help="comma list of gpu, net, nvme, usb")
+    parser.add_argument("-d", "--devices", default="", help="comma list of gpu, host, net, nvme, port=N, usb")
     parser.add_argument("-m", "--memory", type=int, default=1536, help="MiB")
     parser.add_argument("-t", "--seconds", type=float, default=300, help="how long it may take")
     parser.add_argument("--distribution", action="store_true", help="its kernel, whatever CTRMGR_LAB_KERNEL says")
