@@ -134,9 +134,9 @@ def run(words: list[str]) -> int:
 def asks_json(words: list[str]) -> bool:
     """Whether `--format json` is among the words, of a line that may be wrong elsewhere; a COMMAND's own do not count."""
     own = words[: words.index("--")] if "--" in words else words
-    pairs = zip(own, own[1:], strict=False)
-    return any(word in ("--format=json", "-fjson") for word in own) or any(
-        option in ("--format", "-f") and value == "json" for option, value in pairs
+    return any(
+        word in ("--format=json", "-fjson") or (word == "json" and own[index - 1 : index] in (["--format"], ["-f"]))
+        for index, word in enumerate(own)
     )
 
 
