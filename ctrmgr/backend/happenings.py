@@ -27,12 +27,13 @@ PLACE = ".device-events"
 class Happening:
     """One thing that happened to a device of an instance; `policy` is what its keys say, `outcome` how that went."""
 
-    __slots__ = ("detail", "device", "found", "instance", "kind", "outcome", "policy", "type")
+    __slots__ = ("detail", "device", "found", "instance", "kind", "outcome", "policy", "row", "type")
 
     def __init__(self, one: Held, event: DeviceEvent) -> None:
         self.instance, self.device, self.type, self.found = one.instance, one.device, one.type, one.found_id
         self.kind, self.detail, self.outcome = event.kind, event.detail, ""
         self.policy = one.values.get(f"on-{event.kind}") or "ignore"
+        self.row = ("event", one.token, event.kind, event.mark)
 
     def fields(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in (
@@ -40,13 +41,10 @@ class Happening:
         )}  # fmt: skip
 
 
-def poll(*, act: bool = True) -> tuple[list[Happening], list[CtrmgrError]]:
-    """What is new since the last time, with its policies carried out, and which plugins could not be asked.
-
-    Without `act` nothing is carried out, and it is new the next time, too.
-    """
+def heard() -> tuple[list[Happening], list[CtrmgrError]]:
+    """All that has happened and is not over, and which plugins could not be asked. Nothing is carried out."""
     taken = [each for each in held.everything() if each.instance != held.NAMED]
-    heard: list[tuple[Held, DeviceEvent]] = []
+    found: list[Happening] = []
     wrong: list[CtrmgrError] = []
     for kind in sorted({each.type for each in taken}):
         those = [each for each in taken if each.type == kind]
@@ -55,11 +53,20 @@ def poll(*, act: bool = True) -> tuple[list[Happening], list[CtrmgrError]]:
         except CtrmgrError as error:
             wrong.append(error)
             continue
-        heard += [(one, event) for event in told for one in those if one.found_id == event.found]
-    known = _known()
-    new = [Happening(one, event) for one, event in heard if _row(one, event) not in known]
+        found += [Happening(one, event) for event in told for one in those if one.found_id == event.found]
+    return found, wrong
+
+
+def poll(*, act: bool = True) -> tuple[list[Happening], list[CtrmgrError]]:
+    """What is new since the last time, with its policies carried out, and which plugins could not be asked.
+
+    Without `act` nothing is carried out, and it is new the next time, too.
+    """
+    found, wrong = heard()
+    told = known()
+    new = [each for each in found if each.row not in told]
     if act:
-        _note([_row(one, event) for one, event in heard])
+        _note([list(each.row) for each in found])
         for each in new:
             each.outcome = _carried_out(each)
     return new, wrong
@@ -80,15 +87,12 @@ def _of_ours(those: Sequence[Held]) -> list[DeviceEvent]:
     return [DeviceEvent(id, "lost", f"`{path}` is gone") for id, path in lost.items()]
 
 
-def _row(one: Held, event: DeviceEvent) -> list[str]:
-    return ["event", one.token, event.kind, event.mark]
-
-
-def _known() -> list[list[str]]:
+def known() -> set[tuple[str, ...]]:
+    """The rows of what was told already."""
     try:
-        return state.read_flat(f"{state.run_dir()}/{PLACE}")
+        return {tuple(row) for row in state.read_flat(f"{state.run_dir()}/{PLACE}")}
     except (FileNotFoundError, CtrmgrError):  # a damaged one: things are told once more
-        return []
+        return set()
 
 
 def _note(rows: Sequence[list[str]]) -> None:

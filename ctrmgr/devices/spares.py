@@ -26,6 +26,11 @@ def rules(name: str, found: Sequence[Sequence[str]], root: str = "/") -> list[li
     if not nodes:
         raise NotFoundError("`failover` needs the device at first: there is nothing yet whose model could be known")
     for row in nodes:
+        if row[3].startswith("/dev/nvidia"):
+            raise UnsupportedError(
+                "`failover`: NVIDIA's library opens each GPU's node by the number that the driver gives it: another GPU under"
+                " the path of this one would not be found"
+            )
         place = _place(row, root)
         if row[2] == "block":
             raise UnsupportedError(f"`failover`: `{row[3]}` is a disk, and another disk has other data")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -310,7 +311,19 @@ def test_policies(ctr: Ctr) -> None:
         "b,type=demo-noise,path=/dev/b,on-ecc=stop",
     )
     assert ctr("device", "events", "-f", "csv").stdout.count("\n") == 1
-    told.write_text("lost burnt\n")
+    watch = "import sys; from ctrmgr.backend import hearing; hearing.PAUSE = 0.1; sys.argv[0] = 'ctrmgr'"
+    watch += "; from ctrmgr.cli.main import main; main()"
+    words = ("monitor", "c1", "--type", "device", "--format", "json")
+    with subprocess.Popen([sys.executable, "-c", watch, *words], env=ctr.env, stdout=subprocess.PIPE) as watcher:
+        assert watcher.stdout is not None
+        assert json.loads(watcher.stdout.readline())["event"] == "watching"
+        told.write_text("lost burnt\n")
+        events = [json.loads(watcher.stdout.readline()) for _ in "ab"]
+        watcher.terminate()
+    for event, (device, policy) in zip(events, (("a", "detach"), ("b", "ignore")), strict=True):
+        assert event.pop("time")
+        told_of = {"instance": "c1", "device": device, "found": "urandom", "detail": "burnt", "policy": policy}
+        assert event == {"type": "device", "event": "lost", **told_of}
     assert "not carried out" not in ctr("device", "events", "--dry-run").stdout
     assert ctr("exec", "c1", "test", "-c", "/dev/a").code == 0
     rows = json.loads(ctr("device", "events", "-f", "json").stdout)
