@@ -21,8 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from ctrmgr.backend.happenings import Happening
-
 TYPES = ("lifecycle", "device", "limit", "host")
 PATIENCE = 0.5
 """Seconds that a monitor has to say which devices its instance has."""
@@ -87,9 +85,8 @@ class Watcher:
                 self._poll.register(self._uevents, select.POLLIN)
             except OSError:
                 pass  # nothing announces devices here
-        self._hearing = Hearing() if "device" in self.types else None
-        if self._hearing:
-            self._poll.register(self._hearing.fd, select.POLLIN)
+        self._hearing = Hearing("device" in self.types)
+        self._poll.register(self._hearing.fd, select.POLLIN)
         self._tags: dict[int, tuple[str, str]] = {}
         self._fds: dict[int, tuple[str, str]] = {}
         self._seen: dict[str, Seen] = {}
@@ -107,8 +104,7 @@ class Watcher:
         self._inotify.close()
         if self._uevents:
             self._uevents.close()
-        if self._hearing:
-            self._hearing.close()
+        self._hearing.close()
 
     # Waiting
 
@@ -121,8 +117,7 @@ class Watcher:
         while True:
             found: list[Event] = []
             dirty: set[str] = set()
-            if self._hearing:
-                self._hearing.ask()
+            self._hearing.ask()
             for fd, _ in self._poll.poll(self._timeout(end)):
                 if fd == also:
                     return None
@@ -130,8 +125,10 @@ class Watcher:
                     self._files(found, dirty)
                 elif fd in self._fds:
                     self._ready(fd, dirty)
-                elif self._hearing and fd == self._hearing.fd:
-                    found += [_told(each) for each in self._hearing.read()]
+                elif fd == self._hearing.fd:
+                    found += [
+                        Event("device", each.kind, each.instance, **each.details()) for each in self._hearing.read()
+                    ]
                 elif self._uevents:
                     self._host(found, self._uevents.read())
             found += self._refresh(dirty)
@@ -152,7 +149,7 @@ class Watcher:
         due = [
             *self._limits.values(),
             *([self._swept + SWEEP] if self._silent else []),
-            *(self._hearing.due() if self._hearing else []),
+            *self._hearing.due(),
             *([] if end is None else [end]),
         ]
         return max(0.0, 1000 * (min(due) - time.monotonic())) + 1 if due else None
@@ -420,12 +417,6 @@ class Watcher:
                 number = f"{told.get('MAJOR', '')}:{told.get('MINOR', '')}"
                 path = "/dev/" + told["DEVNAME"].removeprefix("/dev/")
                 found.append(Event("host", event, path=path, subsystem=told.get("SUBSYSTEM", ""), number=number))
-
-
-def _told(each: Happening) -> Event:
-    """`policy` is what `ctrmgr device events` does about it."""
-    details = {"device": each.device, "found": each.found, "detail": each.detail, "policy": each.policy}
-    return Event("device", each.kind, each.instance, **{key: value for key, value in details.items() if value})
 
 
 def _state(name: str, seen: Seen, before: Seen | None) -> None:

@@ -35,6 +35,11 @@ class Happening:
         self.policy = one.values.get(f"on-{event.kind}") or "ignore"
         self.row = ("event", one.token, event.kind, event.mark)
 
+    def details(self) -> dict[str, object]:
+        """What of it is told to who only watches."""
+        known = {"device": self.device, "found": self.found, "detail": self.detail, "policy": self.policy}
+        return {key: value for key, value in known.items() if value}
+
     def fields(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in (
             "instance", "device", "type", "found", "kind", "detail", "policy", "outcome",

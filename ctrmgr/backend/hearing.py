@@ -18,7 +18,8 @@ PAUSE = 5.0
 class Hearing:
     """Asks as long as some instance has a device that was chosen for it. `fd` is readable when there is an answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._next = 0.0
         self._asks = False
@@ -29,7 +30,7 @@ class Hearing:
 
     def due(self) -> list[float]:
         """When it is time to ask, if it will be."""
-        return [] if self._asks or not state.entries(held.folder()) else [self._next]
+        return [] if self._asks or not self._wanted or not state.entries(held.folder()) else [self._next]
 
     def ask(self) -> None:
         """Ask, if it is time. Nobody waits for the answer."""

@@ -91,7 +91,7 @@ def test_what_has_none(tmp_path: Path, machine: Machine) -> None:
     with pytest.raises(UnsupportedError, match="comes or goes"):
         spares.rules("it", [row(ZERO, "/dev/zero0")], str(tmp_path))
     with pytest.raises(UnsupportedError, match="NVIDIA's library opens each GPU's node by the number"):
-        spares.rules("it", [row("/dev/nvidia0", "/dev/nvidia0")], str(tmp_path))
+        spares.rules("it", [row(("/dev/nvidia0", ""), "/dev/nvidia0")], str(tmp_path))
     with pytest.raises(NotFoundError, match="nothing yet"):
         spares.rules("it", [], str(tmp_path))
     keys = {"type": "usb", "vendorid": "0bad", "failover": "same-model"}
