@@ -56,7 +56,8 @@ OPTIONS = (
     Option("ignore-unsupported", "leave out what the target cannot do, and say so"),
 )
 HELP = (
-    "A server copies within itself. Servers of one kind get a backup, with the snapshots. Everything else goes as an image: "
+    "A server copies within itself. Two servers of one kind hand it over directly, or, when they do not reach each other, by a backup "
+    "through this machine, both with the snapshots. Everything else goes as an image: "
     "this machine to a server and back, LXD to Incus and back; keys and devices are translated, or refused before anything is made."
 )
 COMMANDS = (

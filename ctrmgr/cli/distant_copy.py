@@ -9,7 +9,7 @@ import os
 from ctrmgr.cli import distant, distant_config
 from ctrmgr.cli.copy import profiles
 from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError, SpecError
-from ctrmgr.remote import copying, images, instances, registry, snapshots
+from ctrmgr.remote import copying, images, instances, migration, registry, snapshots
 from ctrmgr.remote.server import Server, open_server
 
 TYPE_CHECKING = False
@@ -51,7 +51,7 @@ def run_copy(args: Args) -> None:
 def run_move(args: Args) -> None:
     source = End(args.positional[0])
     target = End(args.positional[1], source.name)
-    if source.server and target.server and source.server.name == target.server.name:
+    if source.server and target.server and _one_place(source.server, target.server):
         if profiles(args) is not None:
             raise ConflictError("a move on one server keeps the profiles", hint="`ctrmgr copy` can change them")
         if args.flag("dry-run"):
@@ -89,42 +89,79 @@ def _copy(args: Args, source: End, target: End, *, moving: bool) -> None:
             copying.refuse_if_running(source.server, source.name, instances.get(source.server, source.name))
         if target.server:
             copying.refuse_if_there(target.server, target.name)
-        native = _native(args, source, target)
-        if not native and not args.flag("instance-only") and (kept := _snapshots(source)):
-            text = f"its snapshots ({', '.join(kept)}) stay behind"
-            if moving:
-                raise ConflictError(
-                    f"`{source.label}` cannot be moved whole: {text}", hint="--instance-only goes without them"
-                )
-            _note(args)(text)
+        ways = _ways(args, source, target)
+        kept = [] if args.flag("instance-only") else _snapshots(source)
+        if ways == [IMAGE]:
+            _say_what_stays(args, source, kept, moving=moving)
         if args.flag("dry-run"):
-            print(f"{'move' if moving else 'copy'} {source.label} {target.label} {native or 'as an image'}")
+            print(f"{'move' if moving else 'copy'} {source.label} {target.label} {', or '.join(ways)}")
             return
-        if native and source.server and target.server:
-            alone = args.flag("instance-only")
-            if native == "on the server":
-                copying.on_the_server(source.server, source.name, target.name, alone=alone)
-            else:
-                copying.by_backup(source.server, source.name, target.server, target.name, alone=alone)
-            copying.verify(target.server, target.name)
-        elif target.server:
+        for number, way in enumerate(ways, 1):
+            try:
+                _go(args, way, source, target, kept)
+                return
+            except migration.NoWayError as error:
+                # The servers do not get together, and nothing is left of the attempt.
+                _note(args)(f"not {way}: {error.message}; it goes {ways[number]}")
+                if ways[number] == IMAGE:
+                    _say_what_stays(args, source, kept, moving=moving)
+
+
+ON_IT, DIRECT, BACKUP, IMAGE = "on the server", "directly", "as a backup", "as an image"
+
+
+def _one_place(source: Server, target: Server) -> bool:
+    """Where a move is a new name."""
+    return migration.same(source, target) and (source.project or "default") == (target.project or "default")
+
+
+def _ways(args: Args, source: End, target: End) -> list[str]:
+    """How it can go, the best first; all but an image bring everything."""
+    if not source.server or not target.server:
+        return [IMAGE]
+    names = profiles(args)
+    if migration.same(source.server, target.server):
+        ways = [ON_IT]
+    elif images.server_kind(source.server) != images.server_kind(target.server):
+        return [IMAGE]
+    else:
+        ways = [DIRECT, BACKUP if names is None else IMAGE]
+    copying.check_profiles(target.server, _wanted(source.server, source.name, names))
+    return ways
+
+
+def _wanted(server: Server, name: str, names: list[str] | None) -> list[str]:
+    return list(instances.get(server, name)["profiles"]) if names is None else names
+
+
+def _say_what_stays(args: Args, source: End, kept: list[str], *, moving: bool) -> None:
+    """An image has no snapshots. Raises ConflictError when the source is to go."""
+    if not kept:
+        return
+    text = f"its snapshots ({', '.join(kept)}) stay behind"
+    if moving:
+        raise ConflictError(f"`{source.label}` cannot be moved whole: {text}", hint="--instance-only goes without them")
+    _note(args)(text)
+
+
+def _go(args: Args, way: str, source: End, target: End, kept: list[str]) -> None:
+    """Raises migration.NoWayError when another way may do."""
+    if way == IMAGE:
+        if target.server:
             _to_server(args, source, target.server, target.name)
-        else:
-            assert source.server
+        elif source.server:
             _from_server(args, source.server, source.name, target.name)
-
-
-def _native(args: Args, source: End, target: End) -> str:
-    """How servers do it themselves, with everything; "" when they cannot."""
-    if not source.server or not target.server or profiles(args) is not None:
-        return ""
-    if source.server.name == target.server.name:
-        return "on the server"
-    if images.server_kind(source.server) != images.server_kind(target.server):
-        return ""
-    found = instances.get(source.server, source.name)
-    copying.check_profiles(target.server, found["profiles"])
-    return "as a backup"
+        return
+    assert source.server and target.server
+    ends = (source.server, source.name, target.server, target.name)
+    alone, names = args.flag("instance-only"), profiles(args)
+    if way == ON_IT:
+        copying.on_the_server(*ends, alone=alone, profiles=names)
+    elif way == DIRECT:
+        migration.carry(*ends, alone=alone, profiles=_wanted(source.server, source.name, names))
+    else:
+        copying.by_backup(*ends, alone=alone)
+    copying.verify(target.server, target.name, kept=kept)
 
 
 def _snapshots(source: End) -> list[str]:

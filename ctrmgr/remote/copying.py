@@ -7,7 +7,7 @@ import hashlib
 import os
 
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, UnsupportedError
-from ctrmgr.remote import instances
+from ctrmgr.remote import instances, snapshots
 from ctrmgr.remote.server import Server, quoted
 from ctrmgr.remote.wire import Answer, GoneError
 
@@ -155,22 +155,27 @@ def check_profiles(server: Server, names: Iterable[str]) -> None:
         )
 
 
-def verify(server: Server, name: str, image: str = "") -> None:
-    """Raises BackendError unless there is a stopped instance (made of this image)."""
+def verify(server: Server, name: str, image: str = "", kept: Iterable[str] = ()) -> None:
+    """Raises BackendError unless there is a stopped instance (made of this image), with these snapshots."""
     found = instances.get(server, name)
     if found["status"] != "Stopped":
         raise BackendError(f"`{instances.label(server, name)}` is {found['status']} after it was copied")
+    if missing := set(kept) - {row["name"] for row in snapshots.listing(server, name)}:
+        raise BackendError(f"`{instances.label(server, name)}` came without {', '.join(sorted(missing))}")
     if image and found["config"].get("volatile.base_image") != image:
         raise BackendError(f"`{instances.label(server, name)}` is made of another image than was sent")
 
 
-def on_the_server(server: Server, name: str, new: str, *, alone: bool) -> None:
-    """A copy by the server itself, with its snapshots unless `alone`."""
-    found = instances.get(server, name)
+def on_the_server(
+    source: Server, name: str, server: Server, new: str, *, alone: bool, profiles: list[str] | None = None
+) -> None:
+    """A copy by the server itself, with its snapshots unless `alone`. The two may be members of one cluster, or projects of one server."""
+    found = instances.get(source, name)
+    origin = {"type": "copy", "source": name, "instance_only": alone, "container_only": alone}
     data = {
         "name": new,
-        "source": {"type": "copy", "source": name, "instance_only": alone, "container_only": alone},
-        "profiles": found["profiles"],
+        "source": {**origin, "project": source.project or "default"},
+        "profiles": found["profiles"] if profiles is None else profiles,
         "devices": found["devices"],
         "config": {key: value for key, value in found["config"].items() if not key.startswith("volatile.")},
         "ephemeral": found["ephemeral"],

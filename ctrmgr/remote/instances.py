@@ -348,7 +348,7 @@ def create(
         query = {"target": target} if target else None
         server.change("POST", "/instances", data, query=query, doubt=doubt(server, name, "made"))
     except KeyboardInterrupt:
-        _removed(server, name)
+        removed(server, name)
         raise
     except CtrmgrError as error:
         if isinstance(error, NotFoundError):
@@ -361,13 +361,13 @@ def finish(server: Server, name: str, action: Callable[[], None]) -> None:
     try:
         action()
     except BaseException as error:
-        left = _removed(server, name)
+        left = removed(server, name)
         if left and isinstance(error, CtrmgrError):
             error.hint = f"`{label(server, name)}` was made and could not be removed again: {left}"
         raise
 
 
-def _removed(server: Server, name: str) -> str:
+def removed(server: Server, name: str) -> str:
     """Take away what we have made; returns why that failed."""
     try:
         with Server(server.name, server.target, server.project) as other:

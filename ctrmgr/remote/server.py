@@ -31,6 +31,7 @@ BUSY = ("matching non-reusable operation", "nstance is busy running")
 """How LXD says that somebody else changes an instance at this moment."""
 
 
+GONE = "the operation is gone"
 REASON_MAX = 500
 
 
@@ -178,7 +179,7 @@ class Server:
             self.cancel(operation)
             raise
         except NotFoundError:
-            raise OperationError(f"`{self.name}`: the operation is gone", "the operation is gone") from None
+            raise OperationError(f"`{self.name}`: {GONE}", GONE) from None
         if found["status_code"] == 401:
             raise OperationError(f"`{self.name}`: the operation was cancelled", "cancelled")
         if found["status_code"] >= 300:
@@ -193,6 +194,8 @@ class Server:
         with Server(self.name, self.target, self.project) as other:
             try:
                 other.send("DELETE", f"/operations/{operation}", timeout=5)
+            except GoneError:
+                return
             except CtrmgrError:
                 pass
             try:

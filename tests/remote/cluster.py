@@ -6,16 +6,15 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.conftest import Ctr
 from tests.remote.daemons import Daemon, cgroups, remove_cgroups, tiny_image
+from tests.remote.middle import Middle
 
 
 class Switch:
@@ -118,56 +117,23 @@ class Cluster:
 Answer = Callable[[str, str], object]
 
 
-class Front:
-    """A unix socket in front of a member's. `answer(method, path)` has something else to say to a request, or None: the member is asked."""
+class Front(Middle):
+    """`answer(method, path)` has something else to say to a request, or None: the member is asked."""
 
     def __init__(self, path: Path, behind: Path) -> None:
         self.answer: Answer = lambda method, path: None
-        self.behind = behind
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(str(path))
-        self.listener.listen(64)
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(path, behind)
+        self.rule = self._rule
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(str(self.behind))
-            threading.Thread(target=self._there, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._back, args=(client, server), daemon=True).start()
-
-    def _there(self, client: socket.socket, server: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := client.recv(1 << 16):
-                method, path, *_ = data.split(b"\r\n")[0].decode().split(" ")
-                said = self.answer(method, path)
-                if said is None:
-                    server.sendall(data)
-                    continue
-                body = json.dumps({"type": "sync", "status": "Success", "status_code": 200, "metadata": said}).encode()
-                head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-                client.sendall(head.encode() + body)
-        self._end(client, server)
-
-    def _back(self, client: socket.socket, server: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := server.recv(1 << 16):
-                client.sendall(data)
-        self._end(client, server)
-
-    @staticmethod
-    def _end(*ends: socket.socket) -> None:
-        for each in ends:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
+    def _rule(self, data: bytes) -> str | bytes:
+        method, path, *_ = data.split(b"\r\n")[0].decode().split(" ")
+        said = self.answer(method, path)
+        if said is None:
+            return "pass"
+        body = json.dumps({"type": "sync", "status": "Success", "status_code": 200, "metadata": said}).encode()
+        return (
+            f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        )
 
 
 class Outside(Ctr):

@@ -12,26 +12,40 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Ctr
-from tests.remote.daemons import Daemon, Lxd, started
-from tests.remote.test_faults import Middle
+from tests.remote.cluster import Switch
+from tests.remote.daemons import ADDRESS, Daemon, Incus, Lxd, started
+from tests.remote.middle import Middle
+
+Servers = dict[str, Daemon]
 
 
 @pytest.fixture(scope="module")
-def second() -> Iterator[Daemon]:
-    """Another LXD."""
+def known(servers: Servers) -> Iterator[Servers]:
+    """Two LXDs and two Incus, which reach each other."""
     scratch = Path(tempfile.mkdtemp(prefix="ctr-second-", dir="/var/tmp"))
-    with started((Lxd,), scratch) as found:
-        yield found[0]
+    switch = Switch()
+    with started((Lxd, Incus), scratch) as found:
+        every = {**servers, **{f"{daemon.kind}2": daemon for daemon in found}}
+        for number, daemon in enumerate(every.values(), 1):
+            switch.plug(number, daemon.pid)
+            listen(daemon, "[::]:8443")
+        yield every
+        for daemon in servers.values():
+            listen(daemon, ADDRESS)
+    switch.close()
     shutil.rmtree(scratch)
 
 
+def listen(daemon: Daemon, address: str) -> None:
+    daemon.tool("config", "set", "core.https_address", address)
+
+
 @pytest.fixture
-def all_of_them(servers: dict[str, Daemon], second: Daemon) -> Iterator[Ctr]:
-    """A ctrmgr that knows `lxd`, `lxd2` and `incus`, with an instance `c1` on `lxd`."""
+def all_of_them(known: Servers) -> Iterator[Ctr]:
+    """A ctrmgr that knows `lxd`, `lxd2`, `incus` and `incus2`, with an instance `c1` on `lxd`."""
     folder = Path(tempfile.mkdtemp(prefix="ctr-", dir="/var/tmp"))
     folder.chmod(0o711)
     runner = Ctr(folder)
-    known = {**servers, "lxd2": second}
     for name, daemon in known.items():
         runner("remote", "add", name, str(daemon.socket))
     fill(runner, "lxd:c1", "tiny")
@@ -116,6 +130,51 @@ def test_snapshots(all_of_them: Ctr) -> None:
     assert "before" not in ctr("snapshot", "list", "lxd:c2").stdout
 
 
+@pytest.mark.parametrize("kind", ["lxd", "incus"])
+def test_directly(all_of_them: Ctr, known: Servers, kind: str) -> None:
+    """One server gets it from the other, or is brought it, as they reach each other; else it passes through us. Snapshots and all."""
+    ctr, there2 = all_of_them, f"{kind}2"
+    if kind == "incus":
+        ctr("move", "lxd:c1", "incus:")
+    ctr("snapshot", "create", f"{kind}:c1", "before")
+    assert ctr("copy", f"{kind}:c1", f"{there2}:", "--dry-run").stdout.endswith(" directly, or as a backup\n")
+    listen(known[there2], "")
+    pulled = ctr("copy", f"{kind}:c1", f"{there2}:c2")
+    listen(known[there2], "[::]:8443")
+    listen(known[kind], "")
+    pushed = ctr("copy", f"{kind}:c1", f"{there2}:c3", "-p", "default")
+    assert (pulled.stderr, pushed.stderr) == ("", "")
+    listen(known[there2], ADDRESS)
+    detour = ctr("copy", f"{kind}:c1", f"{there2}:c4")
+    assert detour.stderr.startswith("note: not directly: ") and detour.stderr.endswith("; it goes as a backup\n")
+    for address, name in (("[::]:8443", kind), ("[::]:8443", there2)):
+        listen(known[name], address)
+    for name in ("c2", "c3", "c4"):
+        assert ctr("snapshot", "list", f"{there2}:{name}", "-f", "csv").stdout.splitlines()[1].startswith("before,")
+    look(ctr, f"{there2}:c2")
+    said = ctr("move", f"{kind}:c1", f"{there2}:c1", "--instance-only")
+    assert (said.stdout, said.stderr) == (f"{there2}:c1\n", "")
+    assert "before" not in ctr("snapshot", "list", f"{there2}:c1").stdout
+    assert there(ctr, f"{kind}:", f"{there2}:") == [f"{there2}:c{n}" for n in (1, 2, 3, 4)]
+
+
+def test_one_server_by_two_names(all_of_them: Ctr, known: Servers) -> None:
+    """Another address or project of the same server: it does it itself, and nothing goes through the network."""
+    ctr = all_of_them
+    known["lxd"].tool("project", "create", "other", "-c", "features.profiles=false", "-c", "features.images=false")
+    ctr("remote", "add", "again", str(known["lxd"].socket))
+    ctr("remote", "add", "other", str(known["lxd"].socket), "--project", "other")
+    assert ctr("copy", "lxd:c1", "again:c2", "--dry-run").stdout == "copy lxd:c1 again:c2 on the server\n"
+    ctr("snapshot", "create", "lxd:c1", "before")
+    ctr("move", "lxd:c1", "again:c3")
+    ctr("copy", "again:c3", "other:")
+    assert there(ctr, "lxd:", "other:") == ["lxd:c3", "other:c3"]
+    assert "before" in ctr("snapshot", "list", "other:c3").stdout
+    ctr("move", "other:c3", "again:c4")
+    assert there(ctr, "lxd:", "other:") == ["lxd:c3", "lxd:c4"]
+    known["lxd"].tool("project", "delete", "other")
+
+
 def test_refused_before_anything_is_made(all_of_them: Ctr) -> None:
     ctr = all_of_them
     ctr("start", "lxd:c1")
@@ -129,14 +188,14 @@ def test_refused_before_anything_is_made(all_of_them: Ctr) -> None:
     assert there(ctr, "incus:") == []
 
 
-def test_gone_in_the_middle(all_of_them: Ctr, servers: dict[str, Daemon]) -> None:
+def test_gone_in_the_middle(all_of_them: Ctr, known: Servers) -> None:
     """The target goes away while it gets the image, or the source while it gives it: the source stays, nothing is on the other side."""
     ctr = all_of_them
     for number, (behind, cut) in enumerate(
         (("incus", b"POST /1.0/images"), ("incus", b"POST /1.0/instances "), ("lxd", b"GET /1.0/images/"))
     ):
         path = ctr.folder / f"far{number}.sock"
-        middle = Middle(path, servers[behind].socket)
+        middle = Middle(path, known[behind].socket)
         ctr("remote", "add", f"far{number}", str(path))
         middle.rule = lambda data, cut=cut: "cut" if data.startswith(cut) else "pass"  # type: ignore[misc]
         words = ("lxd:c1", f"far{number}:") if behind == "incus" else (f"far{number}:c1", "incus:")
@@ -146,11 +205,13 @@ def test_gone_in_the_middle(all_of_them: Ctr, servers: dict[str, Daemon]) -> Non
         assert there(ctr, "lxd:", "incus:") == ["lxd:c1"]
 
 
-def test_gone_under_a_backup(all_of_them: Ctr, servers: dict[str, Daemon], second: Daemon) -> None:
+def test_gone_under_a_backup(all_of_them: Ctr, known: Servers) -> None:
     """Neither server keeps anything of a backup that did not arrive."""
     ctr = all_of_them
+    for name in ("lxd", "lxd2"):
+        listen(known[name], "")
     for number, (socket, cut) in enumerate(
-        ((second.socket, b"POST /1.0/instances "), (servers["lxd"].socket, b"/export"))
+        ((known["lxd2"].socket, b"POST /1.0/instances "), (known["lxd"].socket, b"/export"))
     ):
         path = ctr.folder / f"middle{number}.sock"
         middle = Middle(path, socket)
@@ -161,4 +222,43 @@ def test_gone_under_a_backup(all_of_them: Ctr, servers: dict[str, Daemon], secon
         assert f"`middle{number}` went away" in gone.stderr and "was made is not known" in gone.stderr
         middle.close()
         assert there(ctr, "lxd2:") == []
-        assert servers["lxd"].tool("query", "/1.0/instances/c1/backups").strip() == "[]"
+        assert known["lxd"].tool("query", "/1.0/instances/c1/backups").strip() == "[]"
+    for name in ("lxd", "lxd2"):
+        listen(known[name], "[::]:8443")
+
+
+@pytest.mark.parametrize("kind", ["lxd", "incus"])
+def test_the_target_dies(all_of_them: Ctr, known: Servers, kind: str) -> None:
+    """We hear no more of it, and then it is dead: the source is as it was and at once of use, and nothing half-made is left."""
+    ctr, target = all_of_them, known[f"{kind}2"]
+    if kind == "incus":
+        ctr("move", "lxd:c1", "incus:")
+    middle = Middle(ctr.folder / "far.sock", target.socket)
+    ctr("remote", "add", "far", str(ctr.folder / "far.sock"))
+    seen: list[bytes] = []
+
+    def cut(data: bytes) -> str:
+        if data.startswith(b"GET /1.0/operations/") and not seen:
+            seen.append(data)
+            return "cut"
+        return "pass"
+
+    middle.rule = cut
+    gone = ctr("move", f"{kind}:c1", "far:c5", code=6)
+    assert "`far` went away" in gone.stderr and "nothing was made on `far`" in gone.stderr
+    assert there(ctr, f"{kind}:", f"{kind}2:") == [f"{kind}:c1"]
+
+    def kill(data: bytes) -> str:
+        if data.startswith(b"GET /1.0/operations/") and target.process.poll() is None:
+            target.process.kill()
+            target.process.wait()
+        return "cut" if target.process.poll() is not None else "pass"
+
+    middle.rule = kill
+    gone = ctr("move", f"{kind}:c1", "far:c5", code=6)
+    assert "`far` went away" in gone.stderr and "whether `far:c5` was made is not known" in gone.stderr
+    middle.close()
+    ctr("snapshot", "create", f"{kind}:c1", "after")
+    look(ctr, f"{kind}:c1")
+    target.start()
+    assert there(ctr, f"{kind}2:") in ([], [f"{kind}2:c5"])
