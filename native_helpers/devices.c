@@ -118,6 +118,7 @@ static void tell_gone(struct monitor *m, const char *name)
 int device_resume(struct monitor *m, const char *name, struct failure *f)
 {
 	size_t resumed = 0;
+	struct failure ignored;
 
 	errno = ENOENT;
 	if (!part_next(m, name, NULL))
@@ -131,12 +132,11 @@ int device_resume(struct monitor *m, const char *name, struct failure *f)
 			continue;
 		p->state = PART_HELD;
 		if (part_filter(m, p, f) || PRIV_CALL(PRIV_GRANT, &request, NULL, f, m->dev, p->fd)) {
-			struct failure ignored;
-
 			suspend_all(m, name, &ignored);
 			tell_gone(m, name);
 			return -1;
 		}
+		classes_show(m, &ignored);
 		uevent_node(m, &p->device, true, NULL, 0);
 		resumed++;
 	}
@@ -204,6 +204,7 @@ int device_take(struct monitor *m, const char *name, bool for_good, int policy, 
 			cgroups_freeze(m, false, &ignored);
 		return -1;
 	}
+	classes_show(m, &ignored); /* what is not held any more is not shown: links go, which cannot fail */
 	if (!was_suspended)
 		tell_gone(m, name);
 	/* by its driver only what will not come back; who is to be killed must still be found */

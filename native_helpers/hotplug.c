@@ -236,10 +236,10 @@ static bool is_ruled(struct monitor *m, const char *name)
 static bool unplug(struct monitor *m, const struct node *n, const char *heard, size_t size)
 {
 	bool spare = false;
+	struct failure ignored;
 
 	for (struct part *p = m->part; p < m->part + m->used; p++) {
 		struct part old = *p;
-		struct failure ignored;
 
 		if (p->state < PART_HELD || !node_is(p, n) || !is_ruled(m, p->device.name))
 			continue;
@@ -251,6 +251,7 @@ static bool unplug(struct monitor *m, const struct node *n, const char *heard, s
 		if (heard && old.state == PART_HELD)
 			uevent_node(m, &old.device, false, heard, size);
 		spare = spare || spare_is_for(m, old.device.name);
+		classes_show(m, &ignored);
 	}
 	return spare;
 }

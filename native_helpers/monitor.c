@@ -301,6 +301,8 @@ static void initialise(struct monitor *m)
 		m->fence = -1;
 	m->pidfd = m->console = m->console_log = m->listener = m->signals = m->uevents = m->host_sys = m->host_dev = -1;
 	m->exit_status = -1;
+	for (size_t i = 0; i < CLASSES; i++)
+		m->class[i] = -1;
 	for (size_t i = 0; i < CLIENTS; i++)
 		m->client[i].fd = -1;
 	for (int fd = FD_PLAN; fd <= FD_REPORT; fd++)

@@ -15,6 +15,7 @@ enum { FD_PLAN = 3, FD_INSTANCE = 4, FD_RUN = 5, FD_REPORT = 6, FD_LOCK = 7 };
 
 #define HIERARCHIES 16
 #define PARTS       256
+#define CLASSES     4    /* of /sys/class */
 #define PAGE        4096 /* where a large table begins, so that its beginning touches no second one */
 #define CLIENTS     32
 #define UEVENT_MAX  2048          /* the kernel's own limit */
@@ -68,6 +69,7 @@ struct monitor {
 	uint64_t console_used, started_ns;
 	int listener, signals;
 	int uevents, host_sys, host_dev; /* -1: no device has a rule */
+	int class[CLASSES];              /* what covers the folders of RDMA devices; -1: not there */
 	struct client client[CLIENTS];
 	uint32_t root_uid, root_gid, dead_uid, dead_gid;
 	int exit_status; /* wait(2) status, -1 while init runs */
@@ -126,6 +128,9 @@ int part_revoke(struct monitor *m, const struct part *p, bool keep, struct failu
 int part_withdraw(struct monitor *m, struct part *p, struct failure *f);
 void part_free(struct part *p);
 int part_renew(struct monitor *m, struct part *p, int source, struct failure *f); /* its node, from the host's */
+
+/* classes.c: of RDMA devices, /sys/class shows those that the instance has a node of. After each change of nodes. */
+int classes_show(struct monitor *m, struct failure *f);
 
 /* mounts.c: what a device mounts, detached. */
 int mount_clone(struct monitor *m, uint32_t access, int source, struct failure *f); /* source: in the host's mounts */

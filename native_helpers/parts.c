@@ -252,6 +252,7 @@ void part_free(struct part *p)
 static void undo(struct monitor *m, int client)
 {
 	struct failure ignored;
+	bool changed = false;
 
 	for (size_t i = m->used; i--;) {
 		struct part *p = &m->part[i];
@@ -265,7 +266,10 @@ static void undo(struct monitor *m, int client)
 			filter_number(m, &d, &ignored);
 		part_withdraw(m, p, &ignored);
 		part_free(p);
+		changed = changed || (node && counted);
 	}
+	if (changed)
+		classes_show(m, &ignored);
 }
 
 void part_abandon(struct monitor *m, int client)
@@ -285,7 +289,7 @@ int part_commit(struct monitor *m, int client, struct failure *f)
 	for (struct part *p = m->part; !failed && p < m->part + m->used; p++)
 		if (p->state == PART_HELD && p->client == client)
 			failed = place(m, p, f);
-	if (failed) {
+	if (failed || classes_show(m, f)) {
 		undo(m, client);
 		return -1;
 	}

@@ -90,6 +90,11 @@ const struct priv_operation priv_operations[] = {
 	OP(PRIV_RDMA, priv_rdma, priv_rdma, 3, 3, 0,
 	   "moves an RDMA device from one network namespace that the caller holds to another; whose it is, is the "
 	   "server's policy"),
+	OP(PRIV_CLASS, priv_class, priv_class, 1, 1, 1,
+	   "hides all RDMA devices of a sysfs below a root that the caller holds"),
+	OP(PRIV_CLASS_LINK, priv_class_link, priv_class_link, 1, 1, 0,
+	   "makes or removes a symbolic link in a tmpfs that the caller holds; it leads to nothing that could not be "
+	   "named without it"),
 };
 bool priv_trace;
 int priv_proc = -1;

@@ -52,6 +52,8 @@ enum priv_number {
 	PRIV_SHIFT = 33,
 	PRIV_NETDEV = 34,
 	PRIV_RDMA = 35,
+	PRIV_CLASS = 36,
+	PRIV_CLASS_LINK = 37,
 };
 
 /* in: parent cgroup directory. out: the new one. */
@@ -230,6 +232,17 @@ struct priv_rdma {
 	uint32_t index; /* the kernel's, of the RDMA device */
 };
 
+/* in: the instance's root. out: the mount that covers the folder from now on. */
+struct priv_class {
+	char name[PRIV_NAME]; /* of /sys/class, one of RDMA's */
+};
+
+/* in: what PRIV_CLASS gave. */
+struct priv_class_link {
+	char name[PRIV_NAME];
+	char target[PRIV_PATH]; /* `../../devices/…`; empty: none any more */
+};
+
 struct priv_operation {
 	const char *name;
 	size_t size; /* of the request */
@@ -288,6 +301,8 @@ PRIV_OPERATION(priv_fence_set);
 PRIV_OPERATION(priv_uevent);
 PRIV_OPERATION(priv_netdev);
 PRIV_OPERATION(priv_rdma);
+PRIV_OPERATION(priv_class);
+PRIV_OPERATION(priv_class_link);
 
 /* Whether it came with every instance, and is not ours to give or to take. */
 bool priv_always_allowed(uint32_t type, uint32_t major, uint32_t minor);

@@ -23,7 +23,7 @@ from pathlib import Path
 from ctrmgr.backend import events, usage
 from ctrmgr.kernel import control
 from tests.conftest import dev_nodes, same, settle, snapshot
-from tests.lab import dmem, plugs, shipped, side_doors
+from tests.lab import dmem, fabric, plugs, shipped, side_doors
 from tests.lab.commands import cgroup, ctr, host, info, sh, wait_for
 from tests.lab.tries import get_contexts, outcome
 
@@ -409,17 +409,8 @@ def use_and_limits_that_are_hit() -> None:
     ctr("delete", "--force", "eater")
 
 
-@check
-def the_bridge_carries() -> None:
-    """An address of one's own, and the host answers."""
-    ctr("launch", "builtin:busybox", "net")
-    route = sh("ip route", name="net")
-    gateway = re.search(r"default via (\S+)", route)
-    assert gateway, route
-    sh(f"ping -c 1 -W 5 {gateway[1]}", name="net")
-    (address,) = (text.partition("/")[0] for text in info("net")["addresses"] if "." in text)  # type: ignore[attr-defined]
-    host("ping", "-c", "1", "-W", "5", address)
-    ctr("delete", "--force", "net")
+check(fabric.the_bridge_carries)
+check(fabric.instances_speak_by_rdma)
 
 
 @check

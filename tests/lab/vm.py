@@ -28,7 +28,7 @@ from tests.conftest import ROOT, build
 HERE = Path(__file__).parent
 SUITE = "trixie"
 PACKAGES = (
-    "apparmor", "busybox-static", "ibverbs-providers", "iproute2", "iputils-ping", "kmod", "libseccomp2", "nftables",
+    "apparmor", "busybox-static", "ibverbs-providers", "ibverbs-utils", "iproute2", "iputils-ping", "kmod", "libseccomp2", "nftables",
     "mount", "procps", "python3", "python3-pydantic", "python3-pyroute2", "python3-pytest", "python3-rich", "python3-yaml",
     "rdma-core", "strace", "uidmap",
 )  # fmt: skip

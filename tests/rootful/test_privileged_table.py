@@ -30,6 +30,8 @@ from tests.rootful.table import (
     CgroupCreate,
     CgroupRemove,
     CgroupWrite,
+    Class,
+    ClassLink,
     Clone,
     Console,
     Deny,
@@ -92,6 +94,8 @@ def test_there_is_no_other_operation(table: Table, number: int) -> None:
         KernelMounts(uid=1, gid=1, tty_gid=1),
         Fence(),
         Uevent(uid=OWNER, gid=OWNER, size=2, text=b"a"),
+        Class(name=b"infiniband"),
+        ClassLink(name=b"mlx5_0"),
     ],
     ids=lambda request: type(request).__name__,
 )
