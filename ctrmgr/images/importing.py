@@ -14,7 +14,7 @@ import stat
 import threading
 
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError, SpecError
-from ctrmgr.images import formats, inspect, store, unsquash
+from ctrmgr.images import formats, inspect, oci, store, unsquash
 from ctrmgr.images.describe import describe
 from ctrmgr.images.formats import Source
 from ctrmgr.images.sandbox import Sandbox
@@ -154,6 +154,8 @@ def _unpack_tar(fd: int, source: Source | None, name: str, limits: Limits) -> di
     unpacker = Unpacker("/" + name, limits)
     kind = source.kind if source else "tar"
     unpacker.run(formats.decompressed(fd, kind), source.position if source and kind != "tar" else None)
+    if name == "tree" and oci.is_image("/tree"):
+        return _arrange("/", name, *oci.flatten("/tree", limits))
     return _arrange("/", name, unpacker.bytes, len(unpacker.kinds))
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import Ctr, same, settle
 from tests.rootful import plugins
+from tests.unit.test_images_oci import layout
 
 LAUNCH = ("launch", "builtin:busybox", "c1", "-p", "no-network")
 SCRATCH = ("-d", "s,type=demo-scratch,size=8MiB,path=/dev/s,gid=disk")
@@ -267,6 +268,15 @@ def test_an_image_asks(ctr: Ctr, tmp_path: Path) -> None:
     ctr("launch", "asks", "c2", "-p", "no-network", "-d", "noise,type=none")
     ctr("launch", "asks", "c3", "-p", "no-network", "-c", "security.devices.image=false")
     assert held(ctr) == ["c1.noise"]
+    os.system(f"tar -C {work}/rootfs -cf {tmp_path}/layer.tar .")
+    folder = layout(tmp_path / "oci", (tmp_path / "layer.tar").read_bytes(), machine=os.uname().machine)
+    os.system(f"tar -C {folder} -cf {tmp_path}/oci.tar .")
+    for source, name in ((tmp_path / "oci.tar", "archive"), (folder, "layout")):
+        ctr("image", "import", str(source), "--alias", name)  # its labels ask
+        assert "the image asks for devices: `noise` (random.bytes)" in ctr("launch", name, "c4", code=2).stderr
+    ctr("launch", "layout", "c4", "-p", "no-network", "-c", "security.devices.image=true")
+    assert ctr("exec", "c4", "test", "-c", "/dev/noise").code == 0
+    assert held(ctr) == ["c1.noise", "c4.noise"]
 
 
 @pytest.mark.parametrize(
