@@ -26,12 +26,6 @@ ROOT = Path(__file__).resolve().parents[1]
 MUST_WORK = os.environ.get("CTRMGR_MUST_WORK") == "1"
 ALONE = re.compile(r"\b(host_snapshot|alone: None|Loop, loop)\b|\(\"alone\"\)")
 """In the text of a file with tests that look at the whole host, or change what others may be looking at."""
-LONG = (
-    "tests/lab/test_lxd.py",
-    "tests/rootful/test_sanitized.py",
-    "tests/unit/test_linters.py",
-    "tests/rootful/test_images.py",
-)
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -71,15 +65,16 @@ def own_mounts() -> None:
         libc.mount(None, b"/", None, MS_REC_SLAVE, None)
 
 
-FIRST = ("cleanroot", "lab", "alone", "remote", *LONG)
-"""Lanes in the order in which they are begun. Of the first two one looks at the whole host, with the other one beside it."""
+FIRST = ("cleanroot", "lab", "alone", "remote", "tests/lab/test_lxd.py", "tests/rootful/test_images.py", "unit")
+"""Lanes in the order in which they are begun, the longest first. One process begins with two tests in a root of their
+own, so few that it gets the next but one, too, which wants the host for itself: beside it is what does nothing to it."""
 
 
 @functools.cache
 def lane(file: str) -> str:
     """Tests of one lane follow each other in one process."""
     folder = file.split("/")[1]
-    if folder in ("cleanroot", "lab", "remote") and file not in LONG:
+    if folder in ("cleanroot", "lab", "remote") and file not in FIRST:
         return folder
     return "alone" if folder == "rootful" and ALONE.search((ROOT / file).read_text()) else file
 
@@ -87,7 +82,8 @@ def lane(file: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         name = lane(item.nodeid.partition("::")[0])
-        return FIRST.index(name) if name in FIRST else len(FIRST) + name.startswith("tests/unit/")
+        name = "unit" if name.startswith("tests/unit/") else name
+        return FIRST.index(name) if name in FIRST else len(FIRST)
 
     items.sort(key=rank)
 
@@ -143,7 +139,7 @@ def alone() -> None:
 
 @pytest.fixture
 def apart() -> None:
-    """Of a test that does nothing to the host itself: those that it runs wait for their own turns."""
+    """Of a test that does nothing to the host that others can see, or by tests only, which wait for their own turns."""
 
 
 @pytest.hookimpl(wrapper=True)

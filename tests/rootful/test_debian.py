@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
+from ctrmgr.images import exporting, importing, store
 from tests.conftest import Ctr
+from tests.rootful.test_images import snapshot
 
 OFFLINE = ("-p", "no-network")
 
@@ -28,11 +32,29 @@ def booted(ctr: Ctr, name: str, *, before: str = "") -> str:
     pytest.fail(f"systemd says {said!r}: {failed}")
 
 
+def whole(debian: store.Image, folder: Path) -> None:
+    """It is what was asked for, and the same after it was away."""
+    assert debian.metadata["init"] == "/sbin/init"
+    assert debian.metadata["halt-signal"] == "37"
+    assert (debian.metadata["os"], debian.metadata["release"]) == ("Debian", "trixie")
+    assert os.path.exists(debian.rootfs + "/usr/lib/systemd/systemd")
+    assert os.stat(debian.rootfs + "/etc/shadow").st_gid == 42
+    assert not os.path.exists(debian.rootfs + "/etc/apt/apt.conf.d/99mmdebstrap")
+    exporting.export(debian, str(folder / "debian.tar"))
+    back, _ = importing.import_image([str(folder / "debian.tar")])
+    assert snapshot(back.rootfs) == snapshot(debian.rootfs)
+
+
 @pytest.mark.timeout(600)
-def test_debian_boots_serves_and_ends(ctr: Ctr) -> None:
+def test_debian_is_built_boots_serves_and_ends(ctr: Ctr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [*ctr.argv, "image", "build", "debian:trixie"]
     built = subprocess.run(command, env=ctr.env, capture_output=True, text=True, timeout=500)
     assert built.returncode == 0, built.stderr
+    with monkeypatch.context() as here:
+        here.setenv("CTRMGR_STATE_DIR", ctr.env["CTRMGR_STATE_DIR"])
+        image = store.find("debian:trixie")
+        here.setenv("CTRMGR_STATE_DIR", str(tmp_path / "state"))
+        whole(image, tmp_path)
     ctr("launch", "debian:trixie", "c1", *OFFLINE, "-d", "fuse,type=unix-char,source=/dev/fuse,gid=video")
     pid = booted(ctr, "c1")  # nothing has failed, or it would say `degraded`
     assert ctr("exec", "c1", "stat", "-c", "%U:%G %a", "/dev/fuse").stdout == "root:video 660\n"
