@@ -4,9 +4,6 @@
 #include "monitor.h"
 
 #include <dirent.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -175,73 +172,6 @@ static struct hierarchy *find(struct monitor *m, const char *name)
 	return NULL;
 }
 
-/* What the cgroups below `parent` have of a region together; UINT64_MAX is all of it. */
-static uint64_t guaranteed(int parent, const char *file, const char *region)
-{
-	int fd = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *list = fd < 0 ? NULL : fdopendir(fd);
-	size_t length = strlen(region);
-	struct dirent *entry;
-	uint64_t sum = 0;
-
-	while (list && (entry = readdir(list))) {
-		char text[2048];
-		OWNED int below =
-			entry->d_type != DT_DIR || entry->d_name[0] == '.'
-				? -1
-				: openat(parent, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-
-		if (below < 0 || read_at(below, file, text, sizeof(text)) <= 0)
-			continue;
-		for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
-			if (!strncmp(line, region, length) && line[length] == ' ') {
-				uint64_t own =
-					line[length + 1] == 'm' ? UINT64_MAX : strtoull(line + length + 1, NULL, 10);
-
-				sum = sum + own < sum ? UINT64_MAX : sum + own;
-			}
-	}
-	if (list)
-		closedir(list);
-	return sum;
-}
-
-/* The kernel guarantees device memory only as far as the cgroup above has it, too: the one that all instances are in
- * has what they have together. One that had all of it would share it out to those without a guarantee. */
-static void guarantee(int parent, const char *file)
-{
-	struct priv_cgroup_write write = {0};
-	struct failure ignored;
-	char text[2048], *next;
-	struct timespec pause = {.tv_nsec = 2000000};
-	OWNED int lock = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	/* other monitors are soon done; whoever else may read the folder can lock it, and is not waited for */
-	for (int tries = 0; lock >= 0 && tries < 50 && flock(lock, LOCK_EX | LOCK_NB); tries++)
-		nanosleep(&pause, NULL);
-	if (lock < 0 || read_at(parent, file, text, sizeof(text)) <= 0)
-		return;
-	snprintf(write.file, sizeof(write.file), "%s", file);
-	for (char *line = text; *line; line = next) {
-		char *value = strchr(line, ' ');
-		uint64_t sum;
-
-		next = line + strcspn(line, "\n");
-		if (*next)
-			*next++ = '\0';
-		if (!value)
-			continue;
-		*value++ = '\0';
-		sum = guaranteed(parent, file, line);
-		if (sum == UINT64_MAX)
-			snprintf(write.value, sizeof(write.value), "%s max", line);
-		else
-			snprintf(write.value, sizeof(write.value), "%s %" PRIu64, line, sum);
-		if (sum == UINT64_MAX ? value[0] != 'm' : value[0] == 'm' || strtoull(value, NULL, 10) != sum)
-			PRIV_CALL(PRIV_CGROUP_WRITE, &write, NULL, &ignored, parent);
-	}
-}
-
 int cgroups_limit(struct monitor *m, const char *hierarchy, const char *file, const char *value, struct failure *f)
 {
 	struct priv_cgroup_write write = {0};
@@ -256,8 +186,7 @@ int cgroups_limit(struct monitor *m, const char *hierarchy, const char *file, co
 		hand_down_late(h->parent, file, 8);
 	if (PRIV_CALL(PRIV_CGROUP_WRITE, &write, NULL, f, h->dir))
 		return -1;
-	if (!strcmp(file, "dmem.min") || !strcmp(file, "dmem.low"))
-		guarantee(h->parent, file);
+	guarantee_changed(h->parent, file);
 	return 0;
 }
 
@@ -306,8 +235,7 @@ void cgroups_remove(struct monitor *m)
 	for (size_t i = 0; i < m->hierarchies; i++) {
 		close_fd(&m->hierarchy[i].dir);
 		PRIV_CALL(PRIV_CGROUP_REMOVE, &request, NULL, &ignored, m->hierarchy[i].parent);
-		guarantee(m->hierarchy[i].parent, "dmem.min");
-		guarantee(m->hierarchy[i].parent, "dmem.low");
+		guarantee_gone(m->hierarchy[i].parent);
 	}
 }
 

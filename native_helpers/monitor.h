@@ -106,6 +106,10 @@ void cgroups_kill(struct monitor *m);
 /* Calls `visit` with each process of the instance; stops when it returns non-zero. */
 int cgroups_each(struct monitor *m, int (*visit)(pid_t pid, void *data), void *data);
 
+/* guarantee.c: a file of a cgroup below `parent` was written, or a cgroup has gone. */
+void guarantee_changed(int parent, const char *file);
+void guarantee_gone(int parent);
+
 /* child.c */
 struct child {
 	struct monitor *m;

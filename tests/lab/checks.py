@@ -299,7 +299,7 @@ def devices_are_found_by_what_they_are() -> None:
 
 
 check(shipped.profiles_give_what_they_say)
-for more in (dmem.a_gpus_memory_is_limited_and_kept, *plugs.CHECKS):
+for more in (dmem.memory_is_kept_under_pressure, dmem.a_gpus_memory_is_limited_and_kept, *plugs.CHECKS):
     check(more)
 
 

@@ -12,6 +12,8 @@ from tests.lab.commands import cgroup, ctr, info, sh
 
 MIB = 1 << 20
 GPU = "/dev/dri/renderD128"
+LAUNCH = ("launch", "builtin:busybox")
+GIVEN = ("-p", "no-network", "-d", "lab,type=unix-char,source=/dev/labdmem0,mode=0666")
 
 
 def address() -> str:
@@ -36,26 +38,76 @@ def limits(name: str) -> dict[str, tuple[str, object, object]]:
     return {str(limit["key"]): (str(limit["value"]), limit["mechanism"], limit["state"]) for limit in found}
 
 
+def memory_is_kept_under_pressure() -> None:
+    """Two instances have read the same amount from the disk. When the whole machine takes memory back, the one with a guarantee keeps
+    what it has; and that it has none any more is known above it, too."""
+
+    def cached(name: str) -> int:
+        return int(
+            next(line.split()[1] for line in cgroup("memory.stat", name).splitlines() if line.startswith("file "))
+        )
+
+    disk = ("-p", "no-network", "-d", "d,type=unix-block,source=/dev/nvme0n1,path=/dev/d")
+    ctr("launch", "builtin:busybox", "k1", *disk, "-c", "unified.memory.min=14M")
+    ctr("launch", "builtin:busybox", "k2", *disk)
+    assert Path("/sys/fs/cgroup/ctrmgr/memory.min").read_text() == f"{14 * MIB}\n"
+    for name, skip in (("k1", 0), ("k2", 12)):
+        # the kernel forgets what it has of a disk that nobody has open
+        kept = "sleep 600 </dev/d >/dev/null 2>&1 &"
+        sh(f"{kept} dd if=/dev/d of=/dev/null bs=1M count=12 skip={skip}", name=name)
+    before = cached("k1"), cached("k2")
+    assert min(before) > 11 * MIB, before
+    for _ in range(40):
+        try:
+            Path("/sys/fs/cgroup/memory.reclaim").write_text("64M")
+        except OSError:
+            pass  # it was not that much
+        if cached("k2") < 6 * MIB:
+            break
+    assert cached("k1") > 10 * MIB and cached("k2") < 6 * MIB, (before, cached("k1"), cached("k2"))
+    ctr("config", "set", "k2", "unified.memory.low=4M")
+    ctr("delete", "--force", "k1")
+    assert [Path(f"/sys/fs/cgroup/ctrmgr/memory.{file}").read_text() for file in ("min", "low")] == [
+        "0\n",
+        f"{4 * MIB}\n",
+    ]
+    ctr("delete", "--force", "k2")
+    assert Path("/sys/fs/cgroup/ctrmgr/memory.low").read_text() == "0\n"
+
+
+def _promised(region: str, kept: int) -> None:
+    """What m1 (16 MiB) and m2 have is promised to nobody else, neither at a start nor live."""
+    rest = 256 * MIB - 16 * MIB - kept
+    said = f"of 256MiB of memory {rest} bytes are promised to nobody"
+    refused = ctr(*LAUNCH, "m0", *GIVEN, "-d", f"gpu,type=gpu,id={Path(GPU).name},memory.reserve=234MiB", code=4).stderr
+    assert said in refused and f"`m1` has 16MiB, `m2` has {kept} bytes" in refused, refused
+    assert not Path("/sys/fs/cgroup/ctrmgr/m0").exists() and "m0" not in ctr("list", "--format", "csv").stdout
+    assert "254" in ctr("config", "device", "set", "m1", "gpu", "memory.reserve=254MiB", "memory=255MiB", code=4).stderr
+    assert "above the limit" in ctr("config", "set", "m2", "limits.gpu.memory.reserve=33MiB", code=2).stderr
+    assert "has 256 MiB of memory, not 1024" in ctr("config", "set", "m2", "limits.gpu.memory=1GiB", code=5).stderr
+    refused = ctr("config", "set", "m2", "limits.gpu.memory.reserve=98%", "limits.gpu.memory=100%", code=4).stderr
+    assert "of 256MiB of memory 240MiB are promised to nobody" in refused, refused
+    assert (lines("dmem.min", "m1")[region], lines("dmem.min", "m2")[region]) == (str(16 * MIB), str(kept))
+
+
 def a_gpus_memory_is_limited_and_kept() -> None:
     """By the kernel's dmem; lowered live, but not below what is in use; another instance does not notice."""
     region = f"drm/{address()}/vram0"
     gpu = f"gpu,type=gpu,id={Path(GPU).name}"
-    launch = ("launch", "builtin:busybox")
     if subprocess.run(["modprobe", "labdmem", f"regions={region}", "size_mb=256"], capture_output=True).returncode:
-        refused = ctr(*launch, "m1", "-p", "no-network", "-d", f"{gpu},memory=64MiB", code=5)
+        refused = ctr(*LAUNCH, "m1", "-p", "no-network", "-d", f"{gpu},memory=64MiB", code=5)
         assert "`gpu.memory` cannot be enforced here" in refused.stderr and "dmem" in refused.stderr, refused
         return
-    given = ("-p", "no-network", "-d", "lab,type=unix-char,source=/dev/labdmem0,mode=0666")
     for wrong, code, said in (
         ("memory=1GiB", 5, "has 256 MiB of memory, not 1024"),
         ("memory=1MiB,memory.reserve=2MiB", 2, "above the limit"),
         ("memory=1Q", 2, "unknown unit"),
     ):
-        assert said in ctr(*launch, "m0", *given, "-d", f"{gpu},{wrong}", code=code).stderr
+        assert said in ctr(*LAUNCH, "m0", *GIVEN, "-d", f"{gpu},{wrong}", code=code).stderr
     assert not Path("/sys/fs/cgroup/ctrmgr/m0").exists()
 
-    ctr(*launch, "m1", *given, "-d", f"{gpu},memory=64MiB,memory.reserve=16MiB")
-    ctr(*launch, "m2", *given, "-d", gpu, "-c", "limits.gpu.memory=32MiB", "-c", "limits.gpu.memory.reserve=3%")
+    ctr(*LAUNCH, "m1", *GIVEN, "-d", f"{gpu},memory=64MiB,memory.reserve=16MiB")
+    ctr(*LAUNCH, "m2", *GIVEN, "-d", gpu, "-c", "limits.gpu.memory=32MiB", "-c", "limits.gpu.memory.reserve=3%")
     assert lines("dmem.max", "m1")[region] == str(64 * MIB)
     assert lines("dmem.min", "m1")[region] == str(16 * MIB)
     kept = int(lines("dmem.min", "m2")[region])
@@ -67,6 +119,11 @@ def a_gpus_memory_is_limited_and_kept() -> None:
     }
     assert sh(charge(32, 30, 4, 1), name="m1") == "yes\nyes\nno\nyes"
     assert sh(charge(31, 2), name="m2") == "yes\nno"
+
+    _promised(region, kept)
+    ctr("config", "set", "m2", "limits.gpu.memory.reserve=8MiB")
+    kept = 8 * MIB
+    assert (lines("dmem.min", "m2")[region], lines("dmem.min")[region]) == (str(kept), str(24 * MIB))
 
     sh(f"({charge(20)}; sleep 600) >/dev/null 2>&1 </dev/null & sleep 0.2", name="m2")
     (sample,) = usage.Sampler().sample(["m2"])
@@ -84,7 +141,10 @@ def a_gpus_memory_is_limited_and_kept() -> None:
 
     ctr("detach-device", "m1", "gpu")
     assert (lines("dmem.max", "m1")[region], lines("dmem.min")[region]) == ("max", str(kept))
-    ctr("attach-device", "m1", "gpu", "type=gpu", f"id={Path(GPU).name}", "memory=50%")
+    attach = ("attach-device", "m1", "gpu", "type=gpu", f"id={Path(GPU).name}")
+    assert "of 256MiB of memory 248MiB are promised" in ctr(*attach, "memory.reserve=249MiB", code=4).stderr
+    assert lines("dmem.min")[region] == str(kept)
+    ctr(*attach, "memory=50%")
     assert sh(charge(100, 40), name="m1") == "yes\nno"
     for name in ("m1", "m2"):
         ctr("delete", "--force", name)
