@@ -19,12 +19,15 @@ if TYPE_CHECKING:
         Instance,
         connect,
         create,
+        create_partition,
+        delete_partition,
         doctor,
         events,
         find_devices,
         host_devices,
         instances,
         launch,
+        partitions,
         top,
     )
     from ctrmgr.errors import (
@@ -41,7 +44,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = (
     "BackendError", "ConflictError", "CtrmgrError", "ExecResult", "HelperError", "HostError", "Instance", "NotFoundError",
-    "SpecError", "UnsupportedError", "connect", "create", "doctor", "events", "find_devices", "host_devices", "instances", "launch", "top",
+    "SpecError", "UnsupportedError", "connect", "create", "create_partition", "delete_partition", "doctor",
+    "events", "find_devices", "host_devices", "instances", "launch", "partitions", "top",
 )  # fmt: skip
 
 if not TYPE_CHECKING:

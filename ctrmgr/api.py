@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ctrmgr.backend.info import Info
     from ctrmgr.backend.inventory import Device
     from ctrmgr.backend.observe import Events, Use
+    from ctrmgr.backend.partition_list import Partition
     from ctrmgr.remote.handle import Remote
 
 
@@ -181,6 +182,12 @@ class Instance:
 
         snapshots.restore(self.name, snapshot)
 
+    def partitions(self) -> list[Partition]:
+        """The parts of devices that it has alone."""
+        from ctrmgr.backend import partition_list
+
+        return partition_list.of_instance(self.name)
+
     def info(self) -> Info:
         """What it is and what it uses."""
         from ctrmgr.backend import info
@@ -298,6 +305,41 @@ def host_devices(*kinds: str) -> list[Device]:
     for error in wrong:
         warnings.warn(error.message, RuntimeWarning, stacklevel=2)
     return found
+
+
+def partitions() -> list[Partition]:
+    """All partitions of this machine's devices: those with names, those of instances, and what others have made where the hardware tells.
+
+    Each has `name`, `used_by`, `type`, `device`, `part`, `takes` (pool → amount), `nodes` and `state`. What could not be asked is a
+    RuntimeWarning.
+    """
+    import warnings
+
+    from ctrmgr.backend import partition_list
+
+    found, wrong = partition_list.everywhere()
+    for error in wrong:
+        warnings.warn(error.message, RuntimeWarning, stacklevel=2)
+    return found
+
+
+def create_partition(name: str, device: str, *, type: str = "", **amounts: int | str) -> Partition:
+    """Make a partition of a device that lasts until it is deleted: `create_partition("half", "0000:17:00.0", memory="40GiB",
+    copy_engines=2)`, or `profile="1g.10gb"`. Devices of instances name it (`partition="half"`).
+
+    Raises SpecError, NotFoundError, ConflictError with what is left and who has the rest, HostError.
+    """
+    from ctrmgr.backend import partition_list
+
+    words = ",".join(f"{pool.replace('_', '-')}={amount}" for pool, amount in amounts.items())
+    return partition_list.create(name, device, words, type)
+
+
+def delete_partition(name: str) -> None:
+    """End a partition that has a name. Raises NotFoundError, ConflictError when an instance has it."""
+    from ctrmgr.backend import partitions as backend
+
+    backend.delete(name)
 
 
 def top(*names: str, interval: float = 1.0) -> Iterator[list[Use]]:

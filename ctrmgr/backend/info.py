@@ -7,7 +7,7 @@ import os
 import time
 
 from ctrmgr import state
-from ctrmgr.backend import limits, record, usage
+from ctrmgr.backend import limits, record, repair, usage
 from ctrmgr.errors import CtrmgrError
 from ctrmgr.host import lsm
 from ctrmgr.host.cgroup import UNIFIED
@@ -44,6 +44,7 @@ def read(name: str) -> Info:
         ],
         "addresses": [f"{row[2]}/{row[3]}" for row in plan if row[0] == "address"],
         "devices": [_planned(row) for row in plan if row[0] in ("device", "bind", "filesystem")],
+        "partitions": _partitions(name),
         "root": "copied with shifted owners" if ["shifted", "1"] in plan else "overlay over idmapped layers",
     }
     if fields["status"] == "RUNNING":
@@ -62,6 +63,18 @@ def _planned(row: Sequence[str]) -> dict[str, object]:
         "name": name, "type": f"unix-{kind}", "source": source, "path": path, "uid": uid, "gid": gid, "mode": mode,
         "access": access, "required": required == "required",
     }  # fmt: skip
+
+
+def _partitions(name: str) -> list[dict[str, object]]:
+    if not repair.has_allocations(name):
+        return []
+    from ctrmgr.backend import partition_list
+
+    return [
+        {"name": each.used_by.partition("/")[2], "partition": each.name, "type": each.type, "of": each.device,
+         "part": each.part, "takes": each.takes, "nodes": each.nodes, "state": each.state}
+        for each in partition_list.of_instance(name)
+    ]  # fmt: skip
 
 
 def _attached(part: control.Device) -> dict[str, object]:

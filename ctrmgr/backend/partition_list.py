@@ -4,21 +4,91 @@
 from __future__ import annotations
 
 from ctrmgr.backend import partitions, pools
-from ctrmgr.backend.held import NAMED, everything
-from ctrmgr.errors import CtrmgrError
+from ctrmgr.backend.held import NAMED, everything, of
+from ctrmgr.devices import partition
+from ctrmgr.errors import CtrmgrError, SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ctrmgr.backend.held import Held
 
 
+class Partition:
+    """A part of a device: `name` is one that `partition create` gave it, `used_by` who has it (INSTANCE/DEVICE), `part` by which the
+    hardware knows it, `takes` what it has of each pool, `state` whether it is there."""
+
+    __slots__ = ("device", "name", "nodes", "part", "state", "takes", "type", "used_by")
+
+    def __init__(self, name: str, used_by: str, type: str, device: str, part: str, takes: Mapping[str, int], nodes: Sequence[str], state: str) -> None:  # fmt: skip
+        self.name, self.used_by, self.type, self.device, self.part = name, used_by, type, device, part
+        self.takes, self.nodes, self.state = dict(takes), list(nodes), state
+
+    def __repr__(self) -> str:
+        return f"Partition({self.name or self.used_by or self.part!r} of {self.device!r}: {pools.listed(self.takes)})"
+
+    def row(self) -> dict[str, object]:
+        """For a table."""
+        return {
+            "name": self.name,
+            "used by": self.used_by,
+            "type": self.type,
+            "device": self.device,
+            "part": self.part,
+            "takes": pools.listed(self.takes),
+            "nodes": self.nodes,
+            "state": self.state,
+        }
+
+
+def everywhere() -> tuple[list[Partition], list[CtrmgrError]]:
+    """All partitions of this machine's devices, and what could not be asked."""
+    listed, _, wrong = _look()
+    return listed, wrong
+
+
+def create(name: str, device: str, sizes: str, kind: str = "") -> Partition:
+    """What `partitions.create` has made. Raises what that does, and SpecError for words that are none."""
+    try:
+        partition.name(name)
+        held = partitions.create(name, device, partition.sizes(sizes), kind)
+    except ValueError as error:
+        raise SpecError(f"partition `{name}`: `{sizes}` {error}", hint=partition.UNITS) from None
+    return _about(held, "", "free")
+
+
+def of_instance(name: str) -> list[Partition]:
+    """What one instance has been given of devices, with or without a name."""
+    found = []
+    named = of(NAMED)
+    for held in of(name).values():
+        whole = named.get(held.uses) if held.uses else held if held.part else None
+        if whole is not None:
+            state = f"not released: {held.failed}" if held.failed else "in use" if held.rows else "being made"
+            found.append(_about(whole, held.owner, state))
+    return found
+
+
+def _about(held: Held, used_by: str, state: str) -> Partition:
+    name = held.device if held.instance == NAMED else ""
+    return Partition(name, used_by, held.type, held.found_id, held.part, held.takes, _nodes(held), state)
+
+
+def _nodes(held: Held) -> list[str]:
+    return [row[3] for row in held.rows if row[0] == "device"]
+
+
 def overview() -> tuple[list[dict[str, object]], list[dict[str, object]], list[CtrmgrError]]:
-    """All partitions, all pools, and what could not be asked."""
+    """All partitions and all pools, for tables, and what could not be asked."""
+    listed, sums, wrong = _look()
+    return [each.row() for each in listed], sums, wrong
+
+
+def _look() -> tuple[list[Partition], list[dict[str, object]], list[CtrmgrError]]:
     taken = everything()
     found, wrong = partitions.places()
-    listed: list[dict[str, object]] = []
+    listed: list[Partition] = []
     sums: list[dict[str, object]] = []
     for place in sorted(found, key=lambda each: (each.type, each.found.id)):
         try:
@@ -44,9 +114,7 @@ def overview() -> tuple[list[dict[str, object]], list[dict[str, object]], list[C
     return listed, sums, wrong
 
 
-def _line(
-    place: partitions.Place, share: pools.Share, ids: set[str] | None, taken: Sequence[Held]
-) -> dict[str, object]:
+def _line(place: partitions.Place, share: pools.Share, ids: set[str] | None, taken: Sequence[Held]) -> Partition:
     held = share.held
     name = held.device if held is not None and held.instance == NAMED else ""
     owner = share.owner
@@ -62,17 +130,8 @@ def _line(
         about = "gone: made again when it is used" if name else "gone"
     else:
         about = "in use" if owner else "free"
-    nodes = [row[3] for row in held.rows if row[0] == "device"] if held is not None else []
-    return {
-        "name": name,
-        "used by": owner,
-        "type": place.type,
-        "device": place.found.id,
-        "part": share.part,
-        "takes": pools.listed(share.takes),
-        "nodes": nodes,
-        "state": about,
-    }
+    nodes = _nodes(held) if held is not None else []
+    return Partition(name, owner, place.type, place.found.id, share.part, share.takes, nodes, about)
 
 
 def _pool(place: partitions.Place, given: Sequence[pools.Share]) -> dict[str, object]:

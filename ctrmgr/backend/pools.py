@@ -83,12 +83,11 @@ def sizes(found: Found, asked: Asked) -> list[tuple[str, dict[str, int]]]:
     small."""
     for pool, amount in asked.amounts.items():
         if pool not in found.pools:
-            raise SpecError(
-                f"`{found.id}` has no pool `{pool}`", hint=f"it has {', '.join(sorted(found.pools)) or 'none'}"
-            )
+            raise SpecError(f"`{found.id}` has no pool `{pool}`", hint=f"it has {listed(found.pools) or 'none'}")
         if amount > found.pools[pool]:
             raise ConflictError(
-                f"`{found.id}` has {said(pool, found.pools[pool])} {pool} in all, and {said(pool, amount)} are asked for"
+                f"`{found.id}` has {said(pool, found.pools[pool])} {pool} in all, and {said(pool, amount)} are asked for",
+                hint=f"it has {listed(found.pools)}",
             )
     if asked.profile and asked.profile not in found.profiles:
         has = ", ".join(found.profiles) or "none"

@@ -101,6 +101,10 @@ def things(kind: str) -> list[str]:
         from ctrmgr.backend.held import NAMED, of
 
         return sorted(of(NAMED))
+    if kind == "divisible":
+        from ctrmgr.backend import partitions
+
+        return sorted({place.found.id for place in partitions.places()[0]})
     if kind == "cdi":
         from ctrmgr.cdi.registry import Registry
 

@@ -38,7 +38,7 @@ def run_create(args: Args) -> None:
         try:
             parse(value)
         except ValueError as error:
-            raise SpecError(f"`{value}` {error}") from None
+            raise SpecError(f"`{value}` {error}", hint=partition.UNITS if value == sizes else None) from None
     wanted = partition.sizes(sizes)
     if args.flag("dry-run"):
         print(f"create partition {name} of {device}: {wanted}")
@@ -72,7 +72,7 @@ COMMANDS = (
         run_create,
         arguments=(
             Argument("NAME", "what devices of instances say (`partition: NAME`)"),
-            Argument("DEVICE", "its id, as in `ctrmgr partition list --pools`"),
+            Argument("DEVICE", "its id, as in `ctrmgr partition list --pools`", complete="divisible"),
             Argument("POOL=AMOUNT,…", "what it is to have at least, such as cores=2,memory=8GiB; or profile=1g.10gb"),
         ),
         options=(Option("type", "the device's type, where two have the same id", metavar="TYPE"),),

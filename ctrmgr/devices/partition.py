@@ -6,6 +6,11 @@ from __future__ import annotations
 from ctrmgr import units
 from ctrmgr.devices.driver import Field
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEY = "partition"
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 PROFILE = "profile"
 
@@ -61,13 +66,24 @@ def sizes(value: str) -> str:
     return ",".join(f"{key}={found[key]}" for key in sorted(found))
 
 
+def joined(amounts: Mapping[str, object]) -> str:
+    """The words of a map (`{cores: 2, memory: 8GiB}`), not parsed yet. Raises ValueError."""
+    for key, value in amounts.items():
+        if not isinstance(value, (str, int)) or "," in f"{key}{value}" or "=" in f"{key}{value}":
+            raise ValueError(f"has `{key}: {value}`, which is not one POOL and its AMOUNT")
+    if not amounts:
+        raise ValueError("asks for nothing")
+    return ",".join(f"{key}={value}" for key, value in amounts.items())
+
+
 def parse(value: str) -> str:
     """The key in canonical form."""
     return sizes(value) if "=" in value else name(value)
 
 
+UNITS = "counters are whole numbers, sizes have LXD's units (8GiB, 500MB); `ctrmgr partition list --pools` shows what devices have of what"
 FIELD = Field(
     parse,
-    "a part of the device for this instance alone: `cores=2,memory=8GiB` or `profile=1g.10gb`, made at start and gone at stop; or the "
-    "name of one that `ctrmgr partition create` made",
+    "a part of the device for this instance alone: `cores=2,memory=8GiB` (in a profile also a map) or `profile=1g.10gb`, made at start and "
+    "gone at stop; or the name of one that `ctrmgr partition create` made",
 )

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from ctrmgr.devices import driver
+from ctrmgr.devices import driver, partition
 from ctrmgr.errors import SpecError
 from ctrmgr.plugins import adopt
 
@@ -50,6 +50,11 @@ def check(name: str, values: Mapping[str, Any]) -> dict[str, str]:
         hint = f"did you mean `{near[0]}`?" if near else f"one of {', '.join(sorted(known))}"
         raise DeviceError(name, "type", f"`{kind}` is not a type of device", hint=hint)
     given = {key: value for key, value in values.items() if value != ""}
+    if isinstance(given.get(partition.KEY), Mapping):
+        try:
+            given[partition.KEY] = partition.joined(given[partition.KEY])
+        except ValueError as error:
+            raise DeviceError(name, partition.KEY, str(error), hint=partition.UNITS) from None
     try:
         found = model(kind).model_validate(given)
     except ValidationError as error:
@@ -76,8 +81,9 @@ def _converted(name: str, kind: str, values: Mapping[str, Any], error: Validatio
     if first["type"] == "missing":
         return DeviceError(name, key, "is missing", hint=fields[key].description)
     reason = first["msg"].removeprefix("Value error, ")
+    about = fields[key].description if key in fields else None
     return DeviceError(
-        name, key, f"(`{values.get(key)}`) {reason}", hint=fields[key].description if key in fields else None
+        name, key, f"(`{values.get(key)}`) {reason}", hint=partition.UNITS if key == partition.KEY else about
     )
 
 

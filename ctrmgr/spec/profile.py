@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ctrmgr import source
+from ctrmgr.devices import partition
 from ctrmgr.errors import SpecError
 from ctrmgr.spec import device, keys
 
@@ -53,6 +54,8 @@ def validate(document: source.Document) -> ProfileSpec:
             data[part] = {}
     if data.get("used_by") == "":
         data["used_by"] = []
+    if isinstance(data.get("devices"), dict):
+        data["devices"] = {name: _flat(document, name, values) for name, values in data["devices"].items()}
     try:
         spec = ProfileSpec.model_validate(data)
     except ValidationError as error:
@@ -60,6 +63,16 @@ def validate(document: source.Document) -> ProfileSpec:
     config = {name: _key(document, name, value) for name, value in spec.config.items()}
     devices = {name: _device(document, name, values) for name, values in spec.devices.items()}
     return spec.model_copy(update={"config": config, "devices": devices})
+
+
+def _flat(document: source.Document, name: str, values: object) -> object:
+    """A device whose partition is a map has it as a word, as all other keys are."""
+    if not isinstance(values, dict) or not isinstance(values.get(partition.KEY), dict):
+        return values
+    try:
+        return {**values, partition.KEY: partition.joined(values[partition.KEY])}
+    except ValueError as error:
+        raise document.error(("devices", name, partition.KEY), str(error), partition.UNITS) from None
 
 
 def _key(document: source.Document, name: str, value: str) -> str:
