@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 from ctrmgr.cli import command as cli
 from ctrmgr.cli import main as verbs
 from ctrmgr.cli.help import option_words
-from ctrmgr.devices import driver
+from ctrmgr.devices import driver, lxd
 from ctrmgr.remote import translate
 from ctrmgr.spec import capabilities, keys
 
@@ -80,36 +80,39 @@ def devices() -> str:
 
 
 def remotes() -> str:
-    rows = []
-    for name, entry in translate.CONFIG.items():
-        if entry.refused and not callable(entry.refused):
-            how = f"refused: {entry.refused}"
-        elif entry.map:
-            how = entry.note
-        else:
-            how = "native" + (f"; {entry.note}" if entry.note else "")
-        if callable(entry.refused):
-            how += f"; `strict` is refused: {entry.refused('strict')}"
-        rows.append((f"`{name}`", how, f"`{entry.extension}`" if entry.extension else ""))
-    ours = [
-        f"`{key.name}`"
-        for key in keys.KEYS.values()
-        if key.description.startswith("ours") and key.name not in translate.CONFIG
-    ]
-    types = [(f"`{kind}`", "native", f"`{extension}`") for kind, extension in translate.TYPES.items()]
-    types += [(f"`{kind}`", "native", "") for kind in translate.NATIVE]
-    return (
+    text = (
         HEAD
-        + "# What goes to a server, and how\n\nA key that is not here is LXD's own: it goes as it is, and the server judges it. One whose API extension the server "
-        "does not have is refused before anything is made.\n\n## Keys\n\n"
-        + table(("key", "there", "needs"), rows)
-        + f"\nctrmgr's own, which no server has: {', '.join(ours)}.\n"
-        + "\nLXD's `security.devlxd` and Incus' `security.guestapi` become each other.\n"
-        + "\n## Devices\n\n"
-        + table(("type", "there", "needs"), types)
-        + "\nOf `unix-char` and `unix-block`, an owner by name becomes the number that the image has for it; `readonly: true` and "
-        "`ownership.inherit: true` are refused, and so is `nic` with `nictype: host`.\n"
+        + "# What goes to a server, and how\n\nEvery key is *native* (it goes as it is), *mapped* (other keys of the server's say it), *left out* (it is so "
+        "there anyway) or *refused*. What is refused is told, all at once and with the reason, before anything is made; "
+        "so is a key whose API extension, here under *needs*, the server does not have. A key that is in no table is newer than this program: "
+        "it goes as it is, and the server judges it.\n\n"
+        "A server tells of its hardware (`ctrmgr cluster resources` shows it), and one whose unix socket is on this machine has the devices and "
+        "specifications of this machine. Of a cluster neither is known, because the member is not.\n\n## Keys of `config:`\n\n"
+        + ways(translate.CONFIG)
+        + "\n## Devices\n"
     )
+    for kind in sorted({*driver.DRIVERS, *translate.TYPES}):
+        extension = translate.TYPES.get(kind)
+        needs = f" It needs `{extension}`." if extension else ""
+        text += f"\n### `{kind}`\n\n{'A type of the servers.' if extension is not None else 'No type of the servers.'}{needs}"
+        if kind not in driver.DRIVERS:
+            text += " Not one of this machine's: its keys go as they are.\n"
+            continue
+        own = lxd.ways_of(kind)
+        if len({way.sentence() for way in own.values()}) == 1 and len(own) > 1:
+            text += f" Of all keys: {next(iter(own.values())).sentence()}.\n"
+        else:
+            text += "\n" + ("\n" + ways(own) if own else "")
+    return text
+
+
+def ways(every: Mapping[str, lxd.Way]) -> str:
+    """The keys that go the same way are one row."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, way in every.items():
+        needs = f"`{way.extension}`" if way.extension else f"not `{way.until}`" if way.until else ""
+        rows.setdefault((way.sentence(), needs), []).append(f"`{name}`")
+    return table(("key", "there", "needs"), ((", ".join(names), how, needs) for (how, needs), names in rows.items()))
 
 
 def synopsis(command: cli.Command) -> str:

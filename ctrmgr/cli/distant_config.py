@@ -42,13 +42,15 @@ def asked(args: Args) -> Asked:
     names = [] if args.flag("no-profiles") else args.all("profile") or ["default"]
     theirs, ours = profiles(server, names)
     config, own = merged(ours, pairs(args.all("config"), "KEY=VALUE"), given_devices(args))
-    made = translated(server, config, own)
+    made = translated(server, config, own, placing=args.flag("target"))
     settle(args, server, made)
     return Asked(server, name, args.positional[0], theirs, made)
 
 
 def settle(args: Args, server: Server, made: Translated) -> None:
     """What a server cannot do is left out on demand, or refused. Raises UnsupportedError."""
+    for note in made.notes:
+        distant.talk(args, f"note: {note}")
     if args.flag("ignore-unsupported"):
         for key, reason in made.problems:
             distant.talk(args, f"note: `{key}` was left out: {reason}")
@@ -136,25 +138,10 @@ def profiles(server: Server, names: list[str]) -> tuple[list[str], list[Plain]]:
     return theirs, ours
 
 
-def own_keys() -> list[str]:
-    """Keys that only ctrmgr has."""
-    from ctrmgr.spec import keys
-
-    return [key.name for key in keys.KEYS.values() if key.description.startswith("ours")]
-
-
-def translated(server: Server, config: Mapping[str, str], own: Mapping[str, Mapping[str, str]]) -> Translated:
-    if not config and not own:
-        return translate.Translated()
-    from ctrmgr.remote import images
-
-    return translate.translate(
-        config,
-        own,
-        kind=images.server_kind(server),
-        extensions=server.extensions,
-        ours=own_keys() if any(translate.way(key) is None for key in config) else (),
-    )
+def translated(
+    server: Server, config: Mapping[str, str], own: Mapping[str, Mapping[str, str]], *, placing: bool = False
+) -> Translated:
+    return translate.translate(config, own, translate.Live(server, placing=placing))
 
 
 def check_places(server: Server, made: Translated) -> None:
@@ -242,6 +229,8 @@ def run_create(args: Args) -> None:
 
 def run_launch(args: Args) -> None:
     def launch(wanted: Asked) -> None:
+        for name, why in wanted.made.absent:
+            raise NotFoundError(f"`{wanted.server.name}` cannot start with `{name}`: {why}", hint="nothing was made")
         _create(args, wanted)
         instances.finish(wanted.server, wanted.name, lambda: instances.start(wanted.server, wanted.name))
 

@@ -63,16 +63,17 @@ def _change(args: Args, values: Mapping[str, str | None], *, override: bool = Fa
         for key, value in values.items():
             if value is None and keys.pop(key, None) is None:
                 raise NotFoundError(f"`{key}` is not set on device `{device}`")
-        wanted = {"type": keys["type"], **{key: value for key, value in values.items() if value is not None}}
+        wanted = {**keys, **{key: value for key, value in values.items() if value is not None}}
         made = distant_config.translated(server, {}, {device: wanted})
         made.refuse(server.name)
-        for _, key, owner in made.names:
-            made.devices[device][key] = str(owners.number(server, name, key, owner))
-        data["devices"][device] = {**keys, **made.devices[device]}
+        for part, key, owner in made.names:
+            made.devices[part][key] = str(owners.number(server, name, key, owner))
+        data["devices"] |= made.devices
+        data["config"] |= {key: value for key, value in made.config.items() if key not in found["expanded_config"]}
 
     if args.flag("dry-run"):
         found = instances.get(server, name)
-        change(found, {"devices": dict(found["devices"])})
+        change(found, {"config": dict(found["config"]), "devices": dict(found["devices"])})
         return
     instances.update(server, name, change)
 

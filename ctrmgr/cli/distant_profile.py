@@ -78,6 +78,8 @@ def profile_push(args: Args) -> None:
     server, name = _at(args.positional[1])
     name = name or os.path.basename(ours).removesuffix(".yaml")
     made = distant_config.translated(server, plain.config, plain.devices)
+    for note in made.notes:
+        distant.talk(args, f"note: {note}")
     made.problems += [
         (f"{device}.{key}", f"`{word}` is a name in an image, and a profile has none: give its number")
         for device, key, word in made.names

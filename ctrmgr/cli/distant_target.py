@@ -134,11 +134,17 @@ def pinned(asked: Asked, best: Verdict) -> Asked:
     """The same for one member, with the devices that were chosen there."""
     made = copy.copy(asked.made)
     chosen, keys = wanted.pinned(effective(asked)[1] if best.units else {}, best)
-    made.devices = {**made.devices, **chosen}
+    made.devices = {name: _told(keys) for name, keys in {**made.devices, **chosen}.items()}
     made.config = {**made.config, **keys}
     attempt = Asked(asked.server, asked.name, asked.image, asked.profiles, made)
     attempt.target = best.member.name
     return attempt
+
+
+def _told(keys: Mapping[str, str]) -> dict[str, str]:
+    """Without what only the choice was made by."""
+    told = keys.get("type") not in ("gpu", "infiniband")
+    return {key: value for key, value in keys.items() if told or key not in ("count", "lease", "uuid")}
 
 
 def verify(asked: Asked, best: Verdict, request: Request, answers: Iterable[Answers]) -> None:

@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ctrmgr.devices.lxd import Made, There, Ways
     from ctrmgr.host.accel import Accelerator
 
 live = True
@@ -56,3 +57,31 @@ FITS = {
     "productid": choose.by_product,
     "driver": lambda each, value: each.driver.replace("-", "_") == value.replace("-", "_"),
 }
+
+
+# On servers
+
+
+def lxd_ways() -> Ways:
+    """Servers have no such type."""
+    from ctrmgr.devices import lxd
+
+    means = lxd.mapped(
+        "on a server of this machine the nodes that it means, as `unix-char`; no server tells of its accelerators"
+    )
+    return {
+        **dict.fromkeys(("id", "pci", "vendorid", "productid", "driver", "count"), means),
+        "partition": lxd.PARTITION,
+        **lxd.NODE,
+        "required": lxd.mapped("`false`: left away when it is not there"),
+        "failover": lxd.FAILOVER,
+    }
+
+
+def lxd_device(name: str, values: Mapping[str, str], there: There) -> Made:
+    """The nodes one by one."""
+    from ctrmgr.devices import lxd
+
+    if not there.root:
+        return lxd.refuse(name, f"no server has the type `accel`, and {lxd.ELSEWHERE}")
+    return lxd.of_this_machine("accel", name, values, there)

@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ctrmgr.devices.lxd import Made, There, Ways
+
 live = True
 
 
@@ -169,3 +171,52 @@ def _of_mount(word: str) -> bool:
     if word not in filesystems.MOUNT and word not in ("bind", "rbind"):
         raise UnsupportedError(f"the mount option `{word}` is not given to a directory of the host's")
     return True
+
+
+# On servers
+
+
+def lxd_ways() -> Ways:
+    """What becomes of each key on a server: all that is LXD's."""
+    from ctrmgr.devices import lxd
+
+    needs = {
+        "shift": "container_disk_shift",
+        "recursive": "container_mount_propagation",
+        "propagation": "container_mount_propagation",
+        "raw.mount.options": "container_raw_mount",
+        "attached": "disk_attached",
+        "io.bus": "disk_io_bus",
+        "io.cache": "disk_io_cache",
+        "size.state": "migration_stateful",
+        "wwn": "disk_wwn",
+        "io.threads": "disk_io_threads_virtiofsd",
+        "source.type": "vm_root_volume_attachment",
+        "source.snapshot": "vm_root_volume_attachment",
+        "dependent": "dependent",
+    }
+    initial = "disk_initial_volume_configuration"
+    return {
+        **{key: lxd.native(initial if key.startswith("initial.") else needs.get(key, "")) for key in FIELDS},
+        "pool": lxd.mapped("as it is; of the root filesystem `default` where it is not said"),
+        "id": lxd.mapped(
+            "`source`: the node that the disk has on the server's machine now, if that is this one or the server tells of it"
+        ),
+    }
+
+
+def lxd_device(name: str, values: Mapping[str, str], there: There) -> Made:
+    """Servers have this type; which disk it is they know by its node alone."""
+    from ctrmgr.devices import lxd, unix_block
+
+    made = lxd.plain("disk", name, values, there, lxd_ways())
+    keys = made.devices[name]
+    if values.get("pool") or (values.get("path") == "/" and "source" not in values):
+        keys["pool"] = values.get("pool") or "default"
+    if id := values.get("id", ""):
+        found, reason = unix_block.lxd_node(id, values.get("source", ""), there)
+        if reason:
+            made.problems.append((f"{name}.id", reason))
+        else:
+            keys["source"] = found
+    return made

@@ -4,7 +4,8 @@
 `rows(name, values)` is pure: it writes the plan's rows from the keys alone; `locate(values, root)`, if the module has it, gives it
 the keys as they are today. `resolve(name, values, root)` looks at the machine (through the readers of `host`, which change nothing)
 and says what the device is made of there. With `live = True` in it a module's devices can come and go while an instance runs;
-`remembered(values, root)` are keys that are noted down then.
+`remembered(values, root)` are keys that are noted down then. `lxd_device(name, values, there)` is what it is on an LXD or Incus server,
+and `lxd_ways()` what becomes of each of its keys there; both are cold.
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Protocol
 
+    from ctrmgr.devices import lxd
     from ctrmgr.edits import ContainerEdits
 
     class Driver(Protocol):
         """A module of this package."""
 
         FIELDS: dict[str, Field]
+
+        def lxd_ways(self) -> lxd.Ways:
+            """What becomes of each key on an LXD or Incus server."""
+
+        def lxd_device(self, name: str, values: Mapping[str, str], there: lxd.There) -> lxd.Made:
+            """The device as such a server has it."""
 
 
 class Field:

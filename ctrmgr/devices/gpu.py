@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ctrmgr.devices.driver import Resolved
+    from ctrmgr.devices.lxd import Made, There, Ways
     from ctrmgr.host.gpu import Gpu
 
 live = True
@@ -120,3 +121,60 @@ FITS = {
     "vendorid": choose.by_vendor,
     "productid": choose.by_product,
 }
+
+
+# On servers
+
+
+def lxd_ways() -> Ways:
+    """What becomes of each key on a server."""
+    from ctrmgr.devices import lxd
+
+    told = "by what the server tells of its cards"
+    limit = lxd.refused("a server limits no memory of GPUs")
+    return {
+        "gputype": lxd.native(
+            why="`sriov` is refused: for virtual machines there; `mig` brings `nvidia.runtime`", judge=_type_there
+        ),
+        "id": lxd.mapped(f"the number of a card as it is, other names as `pci` {told}, a CDI device as of type `cdi`"),
+        "pci": lxd.NATIVE,
+        "uuid": lxd.mapped(f"`pci` {told}"),
+        "vendorid": lxd.NATIVE,
+        "productid": lxd.NATIVE,
+        "count": lxd.mapped(
+            f"servers give all that fit; a number that is just these, {told}; of more, `--target auto` chooses on a cluster"
+        ),
+        "kms": lxd.refused("a server always gives the card nodes, too", *lxd.TRUE),
+        "mig.uuid": lxd.native("gpu_mig_uuid"),
+        "mig.gi": lxd.native("gpu_mig"),
+        "mig.ci": lxd.native("gpu_mig"),
+        "driver.capabilities": lxd.mapped(
+            "`nvidia.runtime` and `nvidia.driver.capabilities` where the card is NVIDIA's; `none`, and of other makers' cards: nothing"
+        ),
+        "memory": limit,
+        "memory.reserve": limit,
+        "partition": lxd.PARTITION,
+        **lxd.OWNERS,
+        "ownership.inherit": lxd.INHERIT,
+        "required": lxd.REQUIRED,
+        "lease": lxd.LEASE,
+        "failover": lxd.FAILOVER,
+        "mdev": lxd.refused("it is for virtual machines"),
+    }
+
+
+def _type_there(value: str, there: There) -> str:
+    if value == "mig":
+        return "" if there.has("gpu_mig") else "it has no API extension `gpu_mig`"
+    return "" if value == "physical" else "there it is for virtual machines"
+
+
+def lxd_device(name: str, values: Mapping[str, str], there: There) -> Made:
+    """Servers have this type. What they choose by is less: the rest by the cards that they tell of."""
+    from ctrmgr.devices import gpu_there
+
+    if "=" in values.get("id", ""):
+        from ctrmgr.devices import cdi
+
+        return cdi.lxd_device(name, values, there)
+    return gpu_there.device(name, values, there, lxd_ways())

@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ctrmgr.devices.lxd import Made, There, Ways
     from ctrmgr.host.gpu import Gpu, Part
     from ctrmgr.host.rdma import Hca
 
@@ -133,3 +134,31 @@ CURES = {
     "amd": "a kernel with CONFIG_PCI_P2PDMA and CONFIG_DMABUF_MOVE_NOTIFY, or amdgpu and RDMA of one vendor's packages",
     "intel": "a kernel with CONFIG_PCI_P2PDMA",
 }
+
+
+# On servers
+
+
+def lxd_ways() -> Ways:
+    """Servers have no such type."""
+    from ctrmgr.devices import lxd
+
+    means = lxd.mapped(
+        "on a server of this machine the nodes and files of the pair that it means; another machine's are not told"
+    )
+    return {
+        **dict.fromkeys(("gpu", "hca", "within", "peer-memory", "driver.capabilities"), means),
+        **lxd.NODE,
+        "required": lxd.mapped("`false`: left away when it is not there"),
+    }
+
+
+def lxd_device(name: str, values: Mapping[str, str], there: There) -> Made:
+    """Nodes and files of the pair that is nearest now."""
+    from ctrmgr.devices import lxd
+
+    if not there.root:
+        return lxd.refuse(
+            name, f"no server has the type `gpudirect`, and {lxd.ELSEWHERE}: give a `gpu` and an `infiniband` device"
+        )
+    return lxd.of_this_machine("gpudirect", name, values, there)

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ctrmgr.devices.lxd import Made, There, Ways
     from ctrmgr.host.rdma import Hca
 
 live = True
@@ -156,3 +157,43 @@ FITS = {
     "vendorid": choose.by_vendor,
     "productid": choose.by_product,
 }
+
+
+# On servers
+
+
+def lxd_ways() -> Ways:
+    """What becomes of each key on a server: with a `nictype` LXD's type, without the nodes one by one."""
+    from ctrmgr.devices import lxd
+
+    told = "by what the server tells of its network cards"
+    choice = lxd.mapped(f"`parent`, or the nodes, {told}, or of this machine's if that is the server's")
+    guid = lxd.native("infiniband_sriov_guid")
+    nodes = "of the nodes; with a `nictype` refused, they are as the server makes them"
+    return {
+        "nictype": lxd.native(why=f"without it the verbs nodes as `unix-char`, {told}"),
+        "parent": lxd.NATIVE,
+        "name": lxd.NATIVE,
+        "hwaddr": lxd.NATIVE,
+        "mtu": lxd.NATIVE,
+        **dict.fromkeys(("id", "pci", "vendorid", "productid"), choice),
+        "count": lxd.mapped(f"so many, {told}"),
+        "access": lxd.mapped("of the nodes; `full` with a `nictype` is refused"),
+        **{key: lxd.native(why=nodes) for key in ("uid", "gid", "mode")},
+        "user": lxd.mapped("`uid`", to="uid"),
+        "group": lxd.mapped("`gid`", to="gid"),
+        "ownership.inherit": lxd.INHERIT,
+        "required": lxd.REQUIRED,
+        "lease": lxd.LEASE,
+        "failover": lxd.FAILOVER,
+        "node_guid": guid,
+        "port_guid": guid,
+        **dict.fromkeys(("vlan", "attached", "connected"), lxd.refused("no server has it for this type")),
+    }
+
+
+def lxd_device(name: str, values: Mapping[str, str], there: There) -> Made:
+    """A network link and what belongs to it, or the nodes."""
+    from ctrmgr.devices import infiniband_there
+
+    return infiniband_there.device(name, values, there, lxd_ways())

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ctrmgr.devices.lxd import Made, There, Ways
+
 BRIDGE = "ctrbr0"
 
 
@@ -145,3 +147,43 @@ def _physical(name: str, values: Mapping[str, str]) -> list[list[str]]:
     need = "optional" if values.get("required") == "false" else "required"
     inside = values.get("name") or parent
     return links.netdev(name, parent, inside, values.get("hwaddr", ""), values.get("mtu", "0"), need)
+
+
+# On servers
+
+
+def lxd_ways() -> Ways:
+    """What becomes of each key on a server: all that is LXD's."""
+    from ctrmgr.devices import lxd
+
+    needs = {
+        "limits.priority": "instances_nic_limits_priority",
+        "queue.tx.length": "network_txqueuelen",
+        "gvrp": "network_gvrp",
+        "security.acls": "network_acl",
+        "acceleration": "ovn_nic_acceleration",
+        "nested": "ovn_nic_nesting",
+        "io.bus": "network_io_bus",
+        "security.promiscuous": "ovn_nic_promiscuous",
+        "security.trusted": "nic_sriov_security_trusted",
+        "attached": "nic_attached_connected",
+        "connected": "nic_attached_connected",
+        "vlan.tagged": "instance_nic_bridged_vlan",
+        "security.port_isolation": "instance_nic_bridged_port_isolation",
+    }
+    return {
+        **{key: lxd.native(needs.get(key, "")) for key in FIELDS},
+        "nictype": lxd.native(why="`host` is refused", judge=_own_network),
+        "required": lxd.refused("a server always requires it", *lxd.TRUE),
+    }
+
+
+def _own_network(value: str, there: There) -> str:
+    return "a server gives no instance its own network" if value == "host" else ""
+
+
+def lxd_device(name: str, values: Mapping[str, str], there: There) -> Made:
+    """Servers have this type; the networks of this machine are not theirs."""
+    from ctrmgr.devices import lxd
+
+    return lxd.plain("nic", name, values, there, lxd_ways())

@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ctrmgr.devices.lxd import Ways
+
 LATER = "name the host's node with `source`"
 FIELDS = {
     "source": Field(fields.path, "the host's node; without it `path`"),
@@ -42,3 +44,17 @@ def rows(kind: str, name: str, values: Mapping[str, str]) -> list[list[str]]:
             "optional" if values.get("required") == "false" else "required",
         ]
     ]
+
+
+# On servers
+
+
+def lxd_ways() -> Ways:
+    """Servers have these types."""
+    from ctrmgr.devices import lxd
+
+    return {
+        **dict.fromkeys(("source", "path", "major", "minor"), lxd.NATIVE),
+        **lxd.NODE,
+        "readonly": lxd.refused("without a device program the mode alone says who may write", *lxd.FALSE),
+    }

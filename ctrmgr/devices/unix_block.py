@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ctrmgr.devices import fields, unix
 from ctrmgr.devices.driver import Field
-from ctrmgr.errors import NotFoundError
+from ctrmgr.errors import CtrmgrError, NotFoundError
 from ctrmgr.host import sysfs
 from ctrmgr.units import size_bytes
 
@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ctrmgr.devices.lxd import Made, There, Ways
     from ctrmgr.host.block import Disk
 
 
@@ -99,3 +100,61 @@ def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:
         if rate:
             found.append(["@io", name, source, direction, rate])
     return found
+
+
+# On servers
+
+
+def lxd_ways() -> Ways:
+    """What becomes of each key on a server."""
+    from ctrmgr.devices import lxd
+
+    rate = lxd.native("unix_block_limits")
+    return {
+        **unix.lxd_ways(),
+        "id": lxd.mapped(
+            "`source`: the node that the disk has on the server's machine now, if that is this one or the server tells of it"
+        ),
+        "limits.read": rate,
+        "limits.write": rate,
+        "limits.max": lxd.mapped("`limits.read` and `limits.write`", extension="unix_block_limits"),
+    }
+
+
+def lxd_device(name: str, values: Mapping[str, str], there: There) -> Made:
+    """Servers have this type; which disk it is they know by its node alone."""
+    from ctrmgr.devices import lxd
+
+    made = lxd.plain("unix-block", name, values, there, lxd_ways())
+    keys = made.devices[name]
+    if values.get("limits.max"):
+        keys |= {"limits.read": values["limits.max"], "limits.write": values["limits.max"]}
+    if id := values.get("id", ""):
+        source = values.get("source") or values.get("path", "")
+        found, reason = lxd_node(id, source, there)
+        if reason:
+            made.problems.append((f"{name}.id", reason))
+        else:
+            keys |= {"source": found, "path": values.get("path") or source or found}
+    return made
+
+
+def lxd_node(id: str, source: str, there: There) -> tuple[str, str]:
+    """The node that a disk has on a server's machine, or why that is not known."""
+    if there.root:
+        try:
+            return locate({"source": source, "id": id}, there.root)[0]["source"], ""
+        except CtrmgrError as error:
+            return "", error.message
+    if there.resources is None:
+        return "", "which disk of its machine that is is not known: say its node, `source`"
+    whole, part, number = id.partition("-part")
+    for disk in (there.resources.get("storage") or {}).get("disks") or ():
+        if whole in filter(None, (disk.get("device_id"), disk.get("wwn"), disk.get("serial"))):
+            names = [f"{disk['id']}{between}{number}" for between in ("", "p")] if part else [disk["id"]]
+            there_are = [str(disk["id"]), *(str(each["id"]) for each in disk.get("partitions") or ())]
+            return next(
+                ((f"/dev/{each}", "") for each in names if each in there_are),
+                ("", f"the disk `{whole}` has no partition {number} there"),
+            )
+    return "", f"its machine has no disk `{whole}`"

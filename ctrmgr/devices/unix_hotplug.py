@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ctrmgr.devices.lxd import Made, There, Ways
     from ctrmgr.host.usb import UsbDevice
 
 live = True
@@ -54,3 +55,28 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
 def _kinds(every: list[UsbDevice]) -> list[str]:
     """The classes of what they bring: a driver that is loaded later adds to one of them."""
     return sorted({child.subsystem for each in every for child in each.children} | {"tty", "block", "hidraw"})
+
+
+# On servers
+
+
+def lxd_ways() -> Ways:
+    """What becomes of each key on a server."""
+    from ctrmgr.devices import lxd
+
+    return {
+        "vendorid": lxd.NATIVE,
+        "productid": lxd.NATIVE,
+        "serial": lxd.refused("a server does not choose by it"),
+        "subsystem": lxd.native("unix_device_hotplug_subsystem_device_option"),
+        **lxd.NODE,
+        "ownership.inherit": lxd.native("unix_device_hotplug_ownership_inherit", off=lxd.FALSE),
+        "failover": lxd.FAILOVER,
+    }
+
+
+def lxd_device(name: str, values: Mapping[str, str], there: There) -> Made:
+    """Servers have this type."""
+    from ctrmgr.devices import lxd
+
+    return lxd.plain("unix-hotplug", name, values, there, lxd_ways())

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ctrmgr.devices.lxd import Made, There, Ways
     from ctrmgr.host.usb import UsbDevice
 
 live = True
@@ -80,3 +81,37 @@ FITS = {
     "busnum": lambda each, value: str(each.busnum) == value,
     "devnum": lambda each, value: str(each.devnum) == value,
 }
+
+
+# On servers
+
+
+def lxd_ways() -> Ways:
+    """What becomes of each key on a server."""
+    from ctrmgr.devices import lxd
+
+    return {
+        "id": lxd.mapped("`vendorid`, `productid` and `serial`; a place where it is plugged in is refused"),
+        "vendorid": lxd.NATIVE,
+        "productid": lxd.NATIVE,
+        **dict.fromkeys(("serial", "busnum", "devnum"), lxd.native("device_usb_serial")),
+        **lxd.NODE,
+        "failover": lxd.FAILOVER,
+    }
+
+
+def lxd_device(name: str, values: Mapping[str, str], there: There) -> Made:
+    """Servers have this type."""
+    from ctrmgr.devices import lxd
+
+    own = dict(values)
+    if id := own.pop("id", ""):
+        vendor, product, serial = (*id.split(":", 2), "", "")[:3]
+        if "@" in id or not all(len(part) == 4 and not part.strip("0123456789abcdef") for part in (vendor, product)):
+            return lxd.refuse(
+                f"{name}.id",
+                "a server does not know places where devices are plugged in: say `vendorid` and `productid`",
+            )
+        said = {"vendorid": vendor, "productid": product, "serial": serial}
+        own |= {key: value for key, value in said.items() if value}
+    return lxd.plain("usb", name, own, there, lxd_ways())

@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ctrmgr.devices import lxd
     from ctrmgr.plugins.registry import Source
 
 
@@ -39,6 +40,17 @@ class PluginDriver:
             key: field.default for key, field in self.FIELDS.items() if field.default and key not in request.FIELDS
         }
         return request.rows(name, self.kind, self.life, {**given, **values})
+
+    def lxd_ways(self) -> lxd.Ways:
+        """No server has plugins of ours."""
+        from ctrmgr.devices import lxd
+
+        return dict.fromkeys(self.FIELDS, lxd.refused(f"no server has the type `{self.kind}`"))
+
+    def lxd_device(self, name: str, values: Mapping[str, str], there: lxd.There) -> lxd.Made:  # noqa: ARG002
+        from ctrmgr.devices import lxd
+
+        return lxd.refuse(name, f"no server has the type `{self.kind}`")
 
 
 def _parser(source: Source, name: str) -> Callable[[str], str]:

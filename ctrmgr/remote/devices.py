@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from ctrmgr.remote.translate import Translated
+
 
 EVERYBODYS = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx"))
 """What every program counts on. (Servers also show the host's /dev/fuse and /dev/net/tun, which a device may hide.)"""
@@ -23,33 +25,65 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
     Raises NotFoundError, SpecError, ConflictError, UnsupportedError, BackendError; then nothing has changed.
     """
     check(device, keys)
-    made = translate.translate({}, {device: keys}, kind="", extensions=_extensions(server, keys))
+    made = translate.translate({}, {device: keys}, translate.Live(server))
     made.refuse(server.name)
-    values = made.devices[device]
-    for _, key, word in made.names:
-        values[key] = str(owners.number(server, name, key, word))
-    inside = values.get("path") or values.get("source", "") if values["type"] in translate.NODES else ""
-    if inside in EVERYBODYS:
-        raise ConflictError(
-            f"device `{device}`: there is a `{inside}` in `{server.name}:{name}` already", hint="choose a `path`"
-        )
+    if not made.devices:
+        raise NotFoundError(made.notes[0])  # it is not required, and not there
+    for part, key, word in made.names:
+        made.devices[part][key] = str(owners.number(server, name, key, word))
+    places = {part: _inside(values) for part, values in made.devices.items()}
+    for inside in places.values():
+        if inside in EVERYBODYS:
+            raise ConflictError(
+                f"device `{device}`: there is a `{inside}` in `{server.name}:{name}` already", hint="choose a `path`"
+            )
     running = False
     begun = Moment()
 
     def once(found: dict[str, Any], etag: str) -> None:
         nonlocal running, begun
         running, begun = found["status"] in ("Running", "Frozen"), Moment.of_http(server.date)
-        _check_free(server, name, device, inside, found)
+        for part, inside in places.items():
+            _check_free(server, name, part, inside, found)
+        config = _keys(server, name, device, made, found, running)
         # PATCH adds to the devices that are there: one that somebody else attaches now stays.
-        server.change("PATCH", instances.path(name), {"devices": {device: values}}, etag=etag)
+        data = {"devices": made.devices, **({"config": config} if config else {})}
+        server.change("PATCH", instances.path(name), data, etag=etag)
 
     try:
         retried(server, once, instances.path(name))
     except (BackendError, NotFoundError) as error:
         raise instances.translated(server, name, error) from None
-    if running and inside:
-        _verify(server, name, device, inside, values, begun)
+    if running:
+        for part, inside in places.items():
+            if inside:
+                _verify(server, name, device, inside, made.devices[part], begun)
     return running
+
+
+def _inside(values: Mapping[str, str]) -> str:
+    """Where a node is in an instance; "" for what is none."""
+    return values.get("path") or values.get("source", "") if values["type"] in translate.NODES else ""
+
+
+def _keys(
+    server: Server, name: str, device: str, made: Translated, found: Mapping[str, Any], running: bool
+) -> dict[str, str]:
+    """Keys of the instance that come with a device. What somebody has said stays, and only variables come while it runs."""
+    has: Mapping[str, str] = found["expanded_config"]
+    record = translate.PARTS + device
+    config = {key: value for key, value in made.config.items() if key not in has or key == record}
+    if record in config:
+        ours = {part for key, value in has.items() if key.startswith(translate.PARTS) for part in value.split()}
+        kept = [part for part in config[record].split() if part in made.devices or part in config or part in ours]
+        config[record] = " ".join(kept)
+    later = [key for key in config if not key.startswith(("environment.", "user."))]
+    if running and later:
+        raise ConflictError(
+            f"device `{device}`: it needs `{later[0]}={config[later[0]]}` of `{server.name}:{name}`, which runs",
+            hint=f"stop it first, or `ctrmgr config set {server.name}:{name} {later[0]}={config[later[0]]}` and restart it",
+        )
+    return config
 
 
 class Moment(tuple[int, ...]):
@@ -74,11 +108,6 @@ class Moment(tuple[int, ...]):
 
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
-def _extensions(server: Server, keys: Mapping[str, str]) -> frozenset[str]:
-    """Asked for only when the type needs one: an attach of a node does without that request."""
-    return frozenset() if keys.get("type") in translate.NATIVE else server.extensions
 
 
 def check(device: str, keys: Mapping[str, str]) -> None:
@@ -146,9 +175,21 @@ def remove(server: Server, name: str, device: str) -> None:
     """Take one out of the configuration; it may be gone already."""
 
     def change(found: dict[str, Any], data: dict[str, Any]) -> None:
-        data["devices"].pop(device, None)
+        _take(device, data)
 
     instances.update(server, name, change)
+
+
+def _take(device: str, data: dict[str, Any]) -> list[dict[str, str]]:
+    """Out of an instance's devices, and its parts and keys with it, but for keys that another device needs, too. Returns all that
+    went."""
+    config = data["config"]
+    parts = config.pop(translate.PARTS + device, device).split()
+    others = {part for key, value in config.items() if key.startswith(translate.PARTS) for part in value.split()}
+    for key in parts:
+        if key not in others:
+            config.pop(key, None)
+    return [keys for part in {device, *parts} if (keys := data["devices"].pop(part, None))]
 
 
 class Detached:
@@ -162,19 +203,19 @@ class Detached:
 
 def detach(server: Server, name: str, device: str) -> Detached:
     """Take a device away. Raises NotFoundError when there is no such device, BackendError when it is still inside."""
-    live, inside, started = False, "", Moment()
+    live, started = False, Moment()
+    places: list[str] = []
 
     def change(found: dict[str, Any], data: dict[str, Any]) -> None:
-        nonlocal live, inside, started
+        nonlocal live, places, started
         if device not in found["devices"]:
             raise _missing(server, name, device, found)
-        keys = data["devices"].pop(device)
+        places = [inside for keys in _take(device, data) if (inside := _inside(keys))]
         live = found["status"] in ("Running", "Frozen")
-        inside = keys.get("path") or keys.get("source", "") if keys["type"] in translate.NODES else ""
         started = Moment.of(str(found["last_used_at"]))
 
     instances.update(server, name, change)
-    if live and inside:
+    for inside in places if live else ():
         # What was there before the instance began is not ours: servers show the host's /dev/fuse.
         left = node(server, name, inside)
         if left and Moment.of(left.get("modified", "")) >= started:

@@ -71,8 +71,7 @@ class Remote:
         Raises UnsupportedError, before anything is made, for keys that the server does not have.
         """
         server = self.server
-        kind, extensions = images.server_kind(server), server.extensions
-        made = translate.translate(config or {}, devices or {}, kind=kind, extensions=extensions)
+        made = translate.translate(config or {}, devices or {}, translate.Live(server))
         made.refuse(server.name)
         if made.names:
             device, key, word = made.names[0]
@@ -150,8 +149,7 @@ class RemoteInstance:
     def configure(self, config: Mapping[str, str | None]) -> None:
         """Set its own keys; None takes one away. Keys that others change at the same time stay."""
         wanted = {key: value for key, value in config.items() if value is not None}
-        kind, extensions = images.server_kind(self.server), self.server.extensions
-        made = translate.translate(wanted, {}, kind=kind, extensions=extensions)
+        made = translate.translate(wanted, {}, translate.Live(self.server))
         made.refuse(self.server.name)
 
         def change(_: object, data: dict[str, dict[str, str]]) -> None:

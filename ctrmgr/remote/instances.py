@@ -169,7 +169,8 @@ def freeze(server: Server, name: str, *, thaw: bool = False) -> None:
     set_state(server, name, "unfreeze" if thaw else "freeze")
 
 
-def delete(server: Server, name: str, *, force: bool = False) -> None:
+def delete(server: Server, name: str, *, force: bool = False, again: int = 2) -> None:
+    """`again`: how often it is stopped anew when it turns out to run."""
     found = get(server, name)
     if found["status"] not in ("Stopped", "Error"):
         if not force:
@@ -180,7 +181,10 @@ def delete(server: Server, name: str, *, force: bool = False) -> None:
     try:
         patient(lambda: server.change("DELETE", path(name), doubt=doubt(server, name, "deleted")))
     except CtrmgrError as error:
-        raise translated(server, name, error) from None
+        refused = translated(server, name, error)
+        if not (force and again and isinstance(refused, ConflictError)):
+            raise refused from None
+        delete(server, name, force=True, again=again - 1)  # one that did not start is called stopped, and then running
 
 
 def rename(server: Server, name: str, new: str) -> None:
