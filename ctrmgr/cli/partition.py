@@ -58,6 +58,23 @@ def run_delete(args: Args) -> None:
     partitions.delete(name)
 
 
+def run_mode(args: Args) -> None:
+    from ctrmgr.backend import partitions
+
+    device, *wanted = args.positional
+    if wanted and wanted[0] not in ("on", "off"):
+        raise SpecError(f"`{wanted[0]}` is no mode", hint="on or off")
+    if not wanted:
+        print("on" if partitions.mode(device) else "off")
+        return
+    if args.flag("dry-run"):
+        print(f"switch {device} {wanted[0]}")
+        return
+    changed = partitions.switch(device, wanted[0] == "on")
+    if not changed and not args.flag("quiet"):
+        print(f"`{device}` is {wanted[0]} already", file=sys.stderr)
+
+
 COMMANDS = (
     Command(
         "partition list",
@@ -82,5 +99,17 @@ COMMANDS = (
         "end a partition that no instance has",
         run_delete,
         arguments=(Argument("NAME", "its name", complete="partition"),),
+    ),
+    Command(
+        "partition mode",
+        "show or switch the mode in which a GPU can be divided (NVIDIA's MIG mode)",
+        run_mode,
+        arguments=(
+            Argument("DEVICE", "its id, as in `ctrmgr device list gpu`", complete="device"),
+            Argument("on|off", "what to switch it to; without it, what it is", required=False),
+        ),
+        help="Never done by itself: it resets the GPU where the model needs that. Refused as long as an instance has the GPU or a part of it, or "
+        "any program of the host has it open; then nothing has changed, and nothing waits for the next reset either. A restart of the machine "
+        "may end the mode.",
     ),
 )

@@ -47,6 +47,15 @@ class BackEnd:
                 return f"is not that with `{key}={values[key]}`"
         return ""
 
+    def mode(self, id: str) -> bool | None:
+        """Whether a GPU is in the mode in which alone it can be divided; None when it is none of this maker's, or needs no mode."""
+        return None
+
+    def switch(self, id: str, on: bool) -> None:
+        """Take a GPU that nobody uses into that mode, or out of it. Raises ConflictError when somebody uses it, HostError; then it is in
+        the mode that it was in, now and after its next reset."""
+        raise NotImplementedError
+
     def partitions(self, found: Found) -> list[Partition] | None:
         """The partitions that it has now, whoever made them; None when the driver does not say."""
         raise NotImplementedError

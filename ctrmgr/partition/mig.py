@@ -44,12 +44,26 @@ class Maker(BackEnd):
         try:
             with self._nvml() as nvml:
                 return [
-                    f"{gpu.id}: MIG mode is off (`nvidia-smi -i {gpu.id} -mig 1`), or it has none"
+                    f"{gpu.id}: MIG mode is off (`ctrmgr partition mode {gpu.id} on`), or it has none"
                     for gpu in cards
                     if not nvml.is_divided(gpu.id)
                 ]
         except (UnsupportedError, HostError) as error:
             return [error.message]
+
+    def mode(self, id: str) -> bool | None:
+        if id not in {gpu.id for gpu in self._cards()}:
+            return None
+        with self._nvml() as nvml:
+            return nvml.mode(id)
+
+    def switch(self, id: str, on: bool) -> None:
+        with self._nvml() as nvml:
+            if nvml.mode(id) and nvml.instances(id):
+                raise ConflictError(
+                    f"`{id}` has GPU instances", hint=", ".join(each.place for each in nvml.instances(id))
+                )
+            nvml.switch(id, on)
 
     def _cards(self) -> list[Gpu]:
         return [gpu for gpu in self.gpus() if gpu.minor >= 0 and gpu.function is not None]

@@ -97,6 +97,41 @@ class NVML:
         except (HostError, self.py.NVMLError):
             return False  # it has no such mode, or is not one that the library may use
 
+    def mode(self, id: str) -> bool | None:
+        """Whether MIG mode is on; None when this model has none."""
+        try:
+            return bool(self.py.nvmlDeviceGetMigMode(self._gpu(id))[0] == self.py.NVML_DEVICE_MIG_ENABLE)
+        except self.py.NVMLError_NotSupported:
+            return None
+        except self.py.NVMLError as error:
+            raise HostError(f"NVIDIA's driver does not say whether MIG mode of `{id}` is on: {error}") from None
+
+    def switch(self, id: str, on: bool) -> None:
+        """MIG mode, which resets the GPU where the model needs that. The driver refuses when anybody has it open, and then would do it at
+        the next reset, whoever that hits: it is told not to. Raises ConflictError, HostError."""
+        py, wanted = self.py, int(on)
+        before = self._do("say what MIG mode is", py.nvmlDeviceGetMigMode, self._gpu(id))[0]
+        what = f"switch MIG mode of `{id}` {'on' if on else 'off'}"
+        status = self._do(what, py.nvmlDeviceSetMigMode, self._gpu(id), wanted)
+        now = self._do("say what MIG mode is", py.nvmlDeviceGetMigMode, self._gpu(id))[0]
+        if status == py.NVML_SUCCESS and now == wanted:
+            return
+        if now != wanted:
+            self._do(f"take back to {what}", py.nvmlDeviceSetMigMode, self._gpu(id), before)
+        if status == py.NVML_ERROR_IN_USE:
+            raise ConflictError(
+                f"`{id}` is in use, and only a GPU that nobody has open is switched",
+                hint="`nvidia-smi` says which programs; services that watch GPUs (DCGM, nvidia-persistenced) count, too",
+            )
+        if status == py.NVML_ERROR_RESET_REQUIRED:
+            raise HostError(
+                f"NVIDIA's driver cannot {what} here: the GPU would have to be reset",
+                hint=f"`nvidia-smi -i {id} -mig {wanted}`, and restart the machine",
+            )
+        raise HostError(
+            f"NVIDIA's driver does not {what}: {py.nvmlErrorString(status) if status else 'it is as it was'}"
+        )
+
     def most(self, id: str) -> int:
         """How many MIG devices there can be."""
         return int(self._do("count MIG devices", self.py.nvmlDeviceGetMaxMigDeviceCount, self._gpu(id)))

@@ -2,7 +2,8 @@
 // A libnvidia-ml.so.1 with the calls that divide a GPU and their binary interface (nvml.h 12): one H100 with seven
 // slices. What it was told is in $FAKE_NVML/instances, one line each, so that it outlives who told it, as it does in a
 // card; the driver's files in /proc and its nodes are made below $FAKE_NVML/root. $FAKE_NVML/busy makes destroying
-// fail, $FAKE_NVML/off is MIG mode off.
+// fail, $FAKE_NVML/off is MIG mode off, $FAKE_NVML/pending what a reset would make of it. $FAKE_NVML/open is a program
+// that has the GPU open, $FAKE_NVML/passed a machine that cannot reset it.
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, SHORT = 7, IN_USE = 19, NO_ROOM = 23 };
+enum {
+	OK = 0,
+	INVALID = 2,
+	NOT_SUPPORTED = 3,
+	NO_PERMISSION = 4,
+	NOT_FOUND = 6,
+	SHORT = 7,
+	RESET_REQUIRED = 16,
+	IN_USE = 19,
+	NO_ROOM = 23
+};
 typedef struct {
 	unsigned start, size;
 } Place;
@@ -166,7 +177,32 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **handle)
 int nvmlDeviceGetMigMode(void *gpu, unsigned *current, unsigned *pending)
 {
 	*current = *pending = access(path("off"), F_OK) != 0;
+	if (access(path("pending"), F_OK) == 0)
+		*pending = !*current;
 	return gpu == &device ? OK : INVALID;
+}
+
+int nvmlDeviceSetMigMode(void *gpu, unsigned mode, int *activation)
+{
+	unsigned current, pending;
+	if (gpu != &device || mode > 1 || nvmlDeviceGetMigMode(gpu, &current, &pending) != OK)
+		return INVALID;
+	if (access(path("user"), F_OK) == 0)
+		return NO_PERMISSION;
+	unlink(path("pending"));
+	*activation = OK;
+	if (mode == current)
+		return OK;
+	if (access(path("open"), F_OK) == 0 || access(path("passed"), F_OK) == 0) {
+		*activation = access(path("open"), F_OK) == 0 ? IN_USE : RESET_REQUIRED;
+		write_line("pending", "");
+		return OK;
+	}
+	if (mode)
+		unlink(path("off"));
+	else
+		write_line("off", "");
+	return OK;
 }
 
 int nvmlDeviceGetMaxMigDeviceCount(void *gpu, unsigned *count)

@@ -318,7 +318,51 @@ def test_mig_is_off(tmp_path: Path) -> None:
         (tmp_path / "off").touch()
         with pytest.raises(NotFoundError) as error:
             start("x", "cores=16")
-        assert f"{Nvidia.ID}: MIG mode is off (`nvidia-smi -i {Nvidia.ID} -mig 1`)" in str(error.value.hint)
+        assert f"{Nvidia.ID}: MIG mode is off (`ctrmgr partition mode {Nvidia.ID} on`)" in str(error.value.hint)
+
+
+@pytest.mark.usefixtures("library")
+def test_mig_mode(tmp_path: Path) -> None:
+    """Switched when it is asked for and nobody has the GPU; what was refused does not wait for the next reset."""
+    off, pending = tmp_path / "off", tmp_path / "pending"
+    with on(Nvidia(tmp_path / "root"), tmp_path):
+        off.touch()
+        assert partitions.mode(Nvidia.ID) is False
+        for name, kind, said in (("open", ConflictError, "is in use"), ("passed", HostError, "would have to be reset"),
+                                 ("user", HostError, "does not switch MIG mode")):  # fmt: skip
+            (tmp_path / name).touch()
+            with pytest.raises(kind, match=said):
+                partitions.switch(Nvidia.ID, True)
+            assert off.exists() and not pending.exists()
+            (tmp_path / name).unlink()
+        assert partitions.switch(Nvidia.ID, True) and not off.exists()
+        assert not partitions.switch(Nvidia.ID, True)
+        start("x", "cores=16", **{"driver.capabilities": "none"})
+        with pytest.raises(ConflictError, match="only one that nobody has") as error:
+            partitions.switch(Nvidia.ID, False)
+        assert error.value.hint == "x/g"
+        stop("x")
+        (tmp_path / "instances").write_text("5 0 0 8 0\n")
+        with pytest.raises(ConflictError, match="has GPU instances") as error:
+            partitions.switch(Nvidia.ID, False)
+        assert error.value.hint == "7g.80gb@0" and not off.exists()
+        (tmp_path / "instances").unlink()
+        leases.take("y", [["lease", "g", f"pci:{Nvidia.ID}", "shared"]])
+        with (
+            patch.object(leases, "is_stale", lambda lease, instance: False),
+            pytest.raises(ConflictError) as error,
+        ):
+            partitions.switch(Nvidia.ID, False)
+        assert error.value.hint == "y/g"
+        assert partitions.switch(Nvidia.ID, False) and off.exists()
+        with pytest.raises(NotFoundError, match=r"no GPU `0000:77:00\.0`") as missing:
+            partitions.mode("0000:77:00.0")
+        assert Nvidia.ID in str(missing.value.hint)
+    with (
+        on(Amd(tmp_path / "amd"), tmp_path),
+        pytest.raises(UnsupportedError, match="has no mode that has to be switched"),
+    ):
+        partitions.switch(Amd.ID, True)
 
 
 def test_mig_without_the_module(tmp_path: Path) -> None:
