@@ -106,9 +106,10 @@ HELD = "CTRMGR_TEST_HOLDS_THE_HOST"
 
 
 @contextlib.contextmanager
-def on_the_host(alone: bool, folder: Path = Path("/run")) -> Iterator[None]:
-    """Alone on the host, or beside others who are not: of all the tests that run on it, in whatever tree."""
-    with (folder / "ctrmgr-tests.turn").open("w") as turn, (folder / "ctrmgr-tests.host").open("w") as host:
+def on_the_host(alone: bool, folder: Path = ROOT / "build") -> Iterator[None]:
+    """Alone on the host, or beside others who are not: of all the tests of this tree."""
+    folder.mkdir(exist_ok=True)
+    with (folder / ".turn").open("w") as turn, (folder / ".host").open("w") as host:
         # who waits to be alone keeps the turn: nobody overtakes
         fcntl.flock(turn, fcntl.LOCK_EX)
         fcntl.flock(host, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
