@@ -242,27 +242,27 @@ def test_squashfs_is_readonly(ctr: Ctr, tmp_path: Path) -> None:
         disk.close()
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("source=/var/tmp", "path=/proc/x"), 5, "nothing is mounted there"),
-        (("source=/var/tmp", "path=/dev/x"), 5, "nothing is mounted there"),
-        (("path=/srv",), 2, "no `source`"),
-        (("source=/var/tmp", "path=/"), 2, "comes from the image"),
-        (("source=volume", "path=/srv"), 2, "no storage volumes"),
-        (("source=/dev/null", "path=/srv"), 2, "a character device"),
-        (("source=/var/tmp", "path=/srv", "propagation=shared"), 2, "private"),
-        (("source=/var/tmp", "path=/srv", "raw.mount.options=suid"), 5, "`suid` is not given"),
-        (("source=/dev/disk/by-id/nothing", "path=/srv"), 3, "does not exist"),
-        (("source=/nothing", "path=/srv"), 3, "`/nothing` does not exist"),
-        (("source=/var/tmp/../tmp", "path=/srv"), 2, "plain absolute path"),
-    ],
+REFUSED = (
+    (("source=/var/tmp", "path=/proc/x"), 5, "nothing is mounted there"),
+    (("source=/var/tmp", "path=/dev/x"), 5, "nothing is mounted there"),
+    (("path=/srv",), 2, "no `source`"),
+    (("source=/var/tmp", "path=/"), 2, "comes from the image"),
+    (("source=volume", "path=/srv"), 2, "no storage volumes"),
+    (("source=/dev/null", "path=/srv"), 2, "a character device"),
+    (("source=/var/tmp", "path=/srv", "propagation=shared"), 2, "private"),
+    (("source=/var/tmp", "path=/srv", "raw.mount.options=suid"), 5, "`suid` is not given"),
+    (("source=/dev/disk/by-id/nothing", "path=/srv"), 3, "does not exist"),
+    (("source=/nothing", "path=/srv"), 3, "`/nothing` does not exist"),
+    (("source=/var/tmp/../tmp", "path=/srv"), 2, "plain absolute path"),
 )
-def test_what_is_refused(ctr: Ctr, words: tuple[str, ...], code: int, said: str) -> None:
+
+
+def test_what_is_refused(ctr: Ctr) -> None:
     ctr(*LAUNCH)
     before = ctr.traces()
-    assert said in ctr("attach-device", "c1", "data", "type=disk", *words, code=code).stderr
-    same(before, ctr.traces())
+    for words, code, said in REFUSED:
+        assert said in ctr("attach-device", "c1", "data", "type=disk", *words, code=code).stderr, words
+        same(before, ctr.traces())
 
 
 def test_options_that_are_refused(ctr: Ctr, loop: Loop, tmp_path: Path) -> None:
