@@ -8,6 +8,7 @@ import ctypes
 import errno
 import fcntl
 import functools
+import glob
 import os
 import re
 import shutil
@@ -207,7 +208,7 @@ class Ctr:
         return {
             "files": files,
             "mounts": Path("/proc/self/mountinfo").read_text(),
-            "cgroups": sorted(map(str, Path("/sys/fs/cgroup").glob(f"**/{parent}/**/"))),
+            "cgroups": sorted(glob.glob(f"/sys/fs/cgroup/**/{parent}/**/", recursive=True)),
             "processes": [line for line in helpers_running() if self._ours(line.split()[0])],
             "nodes": dev_nodes(),
         }
@@ -268,9 +269,11 @@ def bpf_programs() -> int:
 
 
 def cgroups(parent: str = "ctrmgr*") -> list[str]:
-    """Those of ctrmgr, in every hierarchy, with what is below them. Others may come and go meanwhile."""
-    top = Path("/sys/fs/cgroup")
-    found = [path for pattern in (parent, f"*/{parent}") for path in top.glob(pattern) if path.is_dir()]
+    """Those of ctrmgr, in every hierarchy, with what is below them. Others may come and go meanwhile: `Path.glob` minds."""
+    top = "/sys/fs/cgroup"
+    found = [
+        path for pattern in (parent, f"*/{parent}") for path in glob.glob(f"{top}/{pattern}") if os.path.isdir(path)
+    ]
     return sorted(below for path in found for below, *_ in os.walk(path))
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -228,8 +229,7 @@ class Remote(Ctr):
 
 def cgroups() -> set[Path]:
     """Those of LXC, in every hierarchy: the two leave some when they end."""
-    top = Path("/sys/fs/cgroup")
-    return {path for pattern in ("lxc.*", "*/lxc.*") for path in top.glob(pattern)}
+    return {Path(path) for pattern in ("lxc.*", "*/lxc.*") for path in glob.glob(f"/sys/fs/cgroup/{pattern}")}
 
 
 def remove_cgroups(left: set[Path]) -> None:

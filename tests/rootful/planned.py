@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import shutil
 import subprocess
@@ -106,7 +107,7 @@ class Planned:
             except control.ConflictError:
                 assert self.monitor("clean").error in (0, errno.EAGAIN)
             wait_for(self.gone)
-        for parent in Path("/sys/fs/cgroup").glob(f"*/{self.parent}"):
-            parent.rmdir()
+        for parent in glob.glob(f"/sys/fs/cgroup/*/{self.parent}"):
+            os.rmdir(parent)
         if (cgroup2() / self.parent).exists():
             (cgroup2() / self.parent).rmdir()
