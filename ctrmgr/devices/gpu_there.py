@@ -60,17 +60,17 @@ def fitting(values: Mapping[str, str], there: There) -> list[Card] | None:
     if there.resources is None:
         return None
     found: list[Card] = list((there.resources.get("gpu") or {}).get("cards") or ())
-    return [each for each in found if each.get("pci_address") and _fits(each, values)]
+    return [each for each in found if _fits(each, values)]
 
 
 def _fits(card: Card, values: Mapping[str, str]) -> bool:
-    address = str(card["pci_address"]).lower()
+    address = str(card.get("pci_address", "")).lower()  # what is no PCI device has none
     for key, has in (("vendorid", card.get("vendor_id")), ("productid", card.get("product_id"))):
         wanted = values.get(key, "").lower().removeprefix("0x")
         if wanted and wanted != str(has).lower():
             return False
     pci = values.get("pci", "").lower()
-    if pci and pci not in (address, address.removeprefix("0000:")):
+    if pci and (not address or pci not in (address, address.removeprefix("0000:"))):
         return False
     drm, nvidia = card.get("drm") or {}, card.get("nvidia") or {}
     names = {address, str(drm.get("id", "")), drm.get("card_name"), drm.get("render_name"), nvidia.get("card_name")}
@@ -91,6 +91,8 @@ def _which(made: Made, name: str, values: Mapping[str, str], cards: list[Card] |
         made.problems.append((f"{name}.{key}", f"which of its cards is `{wanted}` is not known: say `pci`"))
     elif wanted and cards is not None and len(cards) != 1:
         made.problems.append((f"{name}.{key}", f"its machine has no GPU `{wanted}`"))
+    elif wanted and cards and not cards[0].get("pci_address"):
+        made.problems.append((f"{name}.{key}", f"`{wanted}` has no PCI address there: say its number, `id`"))
     elif wanted and cards:
         for other in ("vendorid", "productid"):
             keys.pop(other, None)

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from ctrmgr.devices import lxd
+from ctrmgr.remote import translate
+from ctrmgr.remote.server import Server
+from ctrmgr.remote.wire import Target
 from tests.translated import ALL, EXTENSIONS, HARDWARE, INTEL, golden, one
 
 # By what a server tells of its hardware
@@ -27,6 +32,16 @@ def test_gpus_that_a_server_tells_of() -> None:
     assert one({"type": "gpu", "count": "2"}, resources=HARDWARE).devices == {"d": {"type": "gpu"}}
     assert one({"type": "gpu", "count": "1"}, resources=HARDWARE).problems[0][0] == "d.count"
     assert one({"type": "gpu", "id": "card7"}, resources=HARDWARE).problems[0][0] == "d.id"
+
+
+def test_a_gpu_that_is_no_pci_device() -> None:
+    """Of a board with everything on one chip: it is there, and has no address."""
+    board = {"gpu": {"cards": [{"drm": {"id": 0, "card_name": "card0"}}]}}
+    whole = one({"type": "gpu", "count": "1", "required": "false"}, resources=board)
+    assert (whole.devices, whole.problems, whole.absent) == ({"d": {"type": "gpu"}}, [], [])
+    assert one({"type": "gpu", "id": "0"}, resources=board).devices == {"d": {"type": "gpu", "id": "0"}}
+    assert one({"type": "gpu", "id": "card0"}, resources=board).problems[0][0] == "d.id"
+    assert one({"type": "gpu", "pci": "00:02.0"}, resources=board).absent[0][0] == "d"
 
 
 def test_a_gpu_that_need_not_be_there() -> None:
@@ -210,3 +225,24 @@ def test_nvidias_gpus_where_no_specification_is_read() -> None:
     found = one(card, extensions=older, resources=HARDWARE)
     assert (found.devices, found.config) == ({"d": {"type": "gpu", "pci": "0000:65:00.0"}}, runtime)
     assert "number" in one({**card, "id": "nvidia.com/gpu=0"}, extensions=older, resources=HARDWARE).problems[0][1]
+
+
+def test_whose_machine_a_socket_is_of(tmp_path: Path) -> None:
+    """Not every unix socket leads to a server of this machine: whoever passes on what he gets listens at one, too."""
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen()
+        server = Server("x", Target("x", f"unix://{path}"))
+        server._info = {"environment": {"kernel_version": os.uname().release}}
+        assert not translate.is_here(server)
+        comm = Path("/proc/self/comm")
+        before = comm.read_text()
+        try:
+            comm.write_text("incusd")
+            assert translate.is_here(server)
+            server._info = {"environment": {"kernel_version": "2.6.18"}}
+            assert not translate.is_here(server)
+        finally:
+            comm.write_text(before)
+    assert not translate.is_here(Server("x", Target("x", "https://localhost:8443")))
