@@ -79,6 +79,19 @@ def test_gpu_and_infiniband(lab: Ctr) -> None:
 
     lab("detach-device", "lab:c1", "render")
     lab("detach-device", "lab:c1", "hca")
+
+    # What the server has no key for: by what it tells of its hardware.
+    lab("attach-device", "lab:c1", "named", "type=gpu", "id=renderD128", "group=render", "count=1")
+    lab("attach-device", "lab:c1", "verbs", "type=infiniband", "gid=107")
+    assert "pci: " in lab("config", "show", "lab:c1").stdout
+    assert sh("stat -c '%n:%g:%a' /dev/dri/renderD128 /dev/infiniband/*; exec 3<>/dev/infiniband/uverbs0; echo opened") == [
+        "/dev/dri/renderD128:107:600", "/dev/infiniband/rdma_cm:107:666", "/dev/infiniband/uverbs0:107:666", "opened",
+    ]  # fmt: skip
+    assert (
+        "gives all that fit, which are 1" in lab("attach-device", "lab:c1", "two", "type=gpu", "count=2", code=5).stderr
+    )
+    lab("detach-device", "lab:c1", "named")
+    lab("detach-device", "lab:c1", "verbs")
     assert sh("ls /dev/dri /dev/infiniband /sys/class/net") == [
         "/dev/dri:",
         "/dev/infiniband:",
