@@ -232,6 +232,7 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 		break;
 	case CTL_TEXT: failed = hooks(m, r->device.name, a, &f); break;
 	case CTL_DEVICES: devices(m, a); break;
+	case CTL_TRACE: c->traces = true; break;
 	case CTL_STOP:
 		begin_stop(m, r);
 		c->waits = true;
@@ -305,12 +306,21 @@ void control_serve(struct monitor *m, struct client *c)
 	/* what a newer client says beyond what we know is not for us */
 	size = message.msg_flags & MSG_TRUNC ? 0 : (size_t)length - sizeof(r);
 	r.device.name[CTL_NAME_MAX - 1] = r.device.path[CTL_PATH_MAX - 1] = r.value[CTL_PATH_MAX - 1] = '\0';
+	priv_trace = c->traces ? c->fd : -1;
 	now = carry_out(m, c, &r, text, size, fd, &a);
+	priv_trace = -1;
 	if (now)
 		send_answer(c, &a);
 	for (size_t i = 3; i < a.fd_count; i++)
 		close(a.fds[i]);
 	madvise(&a, sizeof(a) / PAGE * PAGE, MADV_DONTNEED); /* begun anew each time */
+}
+
+void control_trace_end(struct monitor *m)
+{
+	for (size_t i = 0; i < CLIENTS; i++)
+		if (m->client[i].fd >= 0 && m->client[i].waits && m->client[i].traces)
+			priv_trace = m->client[i].fd;
 }
 
 void control_end(struct monitor *m)

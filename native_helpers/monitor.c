@@ -115,6 +115,7 @@ static void restart(struct monitor *m)
 
 static _Noreturn void finish(struct monitor *m)
 {
+	control_trace_end(m);
 	while (m->console >= 0 && log_console(m))
 		;
 	record_exit(m);
@@ -288,7 +289,7 @@ static void detach_from_caller(void)
 	if (fork() != 0)
 		_exit(0);
 	setsid();
-	for (int fd = 0; fd < (priv_trace ? 2 : 3); fd++)
+	for (int fd = 0; fd < (priv_trace >= 0 ? 2 : 3); fd++)
 		to_null(fd);
 	syscall(SYS_close_range, FD_REPORT + 1, ~0u, 0);
 	(void)!chdir("/");
@@ -335,7 +336,7 @@ int main(int argc, char **argv)
 		dprintf(2, "ctrmgr-monitor is run by ctrmgr, with its descriptors; see native_helpers/README.md\n");
 		return 2;
 	}
-	priv_trace = getenv("CTRMGR_DEBUG") != NULL;
+	priv_trace = getenv("CTRMGR_DEBUG") ? 2 : -1;
 	initialise(&m);
 	if (!strcmp(verb, "clean"))
 		return clean(&m);
@@ -355,9 +356,9 @@ int main(int argc, char **argv)
 	}
 	if (!again)
 		report(&m, &f);
-	if (priv_trace)
+	if (priv_trace >= 0)
 		to_null(2);
-	priv_trace = false;
+	priv_trace = -1;
 	open_log(&m);
 	monitor_run(&m);
 }

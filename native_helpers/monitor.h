@@ -51,6 +51,7 @@ struct part {
 struct client {
 	int fd;     /* -1: free */
 	bool waits; /* for the instance's end */
+	bool traces;
 };
 
 struct monitor {
@@ -195,7 +196,8 @@ int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders
 int control_listen(struct monitor *m, struct failure *f);
 void control_accept(struct monitor *m);
 void control_serve(struct monitor *m, struct client *c);
-void control_end(struct monitor *m); /* answers those who wait for the end */
+void control_trace_end(struct monitor *m); /* who waits for the end hears its operations */
+void control_end(struct monitor *m);       /* answers those who wait for the end */
 
 /* monitor.c */
 _Noreturn void monitor_run(struct monitor *m);

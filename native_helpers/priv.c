@@ -4,19 +4,26 @@
 #include "priv_net.h"
 #include "shape.h"
 
+#include <linux/sockios.h>
+#include <stddef.h>
 #include <sys/fsuid.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
+#define TRACE_QUEUE (64 * 1024)
 #define OP(number, function, request, min, max, out, why) \
-	[number] = {#number, sizeof(struct request), min, max, out, function, why}
+	[number] = {#number, sizeof(struct request), min, max, out, function, why, 0}
+#define OP_ON(number, function, request, text, min, max, out, why) \
+	[number] = {#number, sizeof(struct request), min, max, out, function, why, 1 + offsetof(struct request, text)}
 
 const struct priv_operation priv_operations[] = {
-	OP(PRIV_CGROUP_CREATE, priv_cgroup_create, priv_cgroup_create, 1, 1, 1,
-	   "makes one directory, of a name without slashes, in a cgroup directory that the caller holds; "
-	   "nothing is limited or moved by it"),
-	OP(PRIV_CGROUP_WRITE, priv_cgroup_write, priv_cgroup_write, 1, 1, 0,
-	   "writes only the controllers' own files, by a list, in a directory checked to be of cgroupfs"),
-	OP(PRIV_CGROUP_REMOVE, priv_cgroup_remove, priv_cgroup_remove, 1, 1, 0,
-	   "kills and removes only what is below a cgroup directory that the caller holds"),
+	OP_ON(PRIV_CGROUP_CREATE, priv_cgroup_create, priv_cgroup_create, name, 1, 1, 1,
+	      "makes one directory, of a name without slashes, in a cgroup directory that the caller holds; "
+	      "nothing is limited or moved by it"),
+	OP_ON(PRIV_CGROUP_WRITE, priv_cgroup_write, priv_cgroup_write, file, 1, 1, 0,
+	      "writes only the controllers' own files, by a list, in a directory checked to be of cgroupfs"),
+	OP_ON(PRIV_CGROUP_REMOVE, priv_cgroup_remove, priv_cgroup_remove, name, 1, 1, 0,
+	      "kills and removes only what is below a cgroup directory that the caller holds"),
 	OP(PRIV_IDMAP, priv_idmap, priv_idmap, 1, 1, 0,
 	   "maps host ids only into a user namespace whose maps are still empty; host root is refused; "
 	   "the range's owner is the server's policy"),
@@ -30,10 +37,10 @@ const struct priv_operation priv_operations[] = {
 	OP(PRIV_NODE, priv_node, priv_node, 2, 2, 1,
 	   "copies type and number from the descriptor of a host node, never from the request; only into a tmpfs, "
 	   "below it, through no symlink; who may ask for which node is the server's policy"),
-	OP(PRIV_PLACE, priv_place, priv_place, 1, 1, 1,
-	   "renames within a tmpfs that the caller holds, through no symlink and over nothing"),
-	OP(PRIV_REVOKE, priv_revoke, priv_revoke, 2, 3, 0,
-	   "takes rights away from an inode of a tmpfs that the caller holds"),
+	OP_ON(PRIV_PLACE, priv_place, priv_place, path, 1, 1, 1,
+	      "renames within a tmpfs that the caller holds, through no symlink and over nothing"),
+	OP_ON(PRIV_REVOKE, priv_revoke, priv_revoke, path, 2, 3, 0,
+	      "takes rights away from an inode of a tmpfs that the caller holds"),
 	OP(PRIV_GRANT, priv_grant, priv_grant, 2, 2, 0,
 	   "gives back what PRIV_REVOKE took, to a node of a /dev that the caller holds; which ids is the server's "
 	   "policy"),
@@ -41,20 +48,20 @@ const struct priv_operation priv_operations[] = {
 	   "clones a mount of a file or directory that the caller has open, without set-id and devices; it names "
 	   "nothing "
 	   "in the namespace that it visits for that"),
-	OP(PRIV_FILESYSTEM, priv_filesystem, priv_filesystem, 0, 1, 1,
-	   "mounts, of a list of types, an empty tmpfs or the block device that the caller holds, which nobody has "
-	   "mounted; "
-	   "without set-id and devices; whose disk is the server's policy"),
+	OP_ON(PRIV_FILESYSTEM, priv_filesystem, priv_filesystem, type, 0, 1, 1,
+	      "mounts, of a list of types, an empty tmpfs or the block device that the caller holds, which nobody has "
+	      "mounted; "
+	      "without set-id and devices; whose disk is the server's policy"),
 	OP(PRIV_SHIFT, priv_shift, priv_shift, 2, 2, 0,
 	   "maps the ids of a mount that the caller holds and that is mounted nowhere; whose files is the server's "
 	   "policy"),
-	OP(PRIV_BIND, priv_bind, priv_bind, 2, 2, 0,
-	   "mounts what the caller holds below a root that it holds; a symlink of the instance leads nowhere but "
-	   "there, and "
-	   "to no other mount; what is made belongs to the instance's root"),
-	OP(PRIV_UNBIND, priv_unbind, priv_unbind, 2, 2, 0,
-	   "unmounts the mount that the caller holds; removes only empty files and directories that PRIV_BIND has "
-	   "made"),
+	OP_ON(PRIV_BIND, priv_bind, priv_bind, path, 2, 2, 0,
+	      "mounts what the caller holds below a root that it holds; a symlink of the instance leads nowhere but "
+	      "there, and "
+	      "to no other mount; what is made belongs to the instance's root"),
+	OP_ON(PRIV_UNBIND, priv_unbind, priv_unbind, path, 2, 2, 0,
+	      "unmounts the mount that the caller holds; removes only empty files and directories that PRIV_BIND has "
+	      "made"),
 	OP(PRIV_PROGRAM, priv_program, priv_program, 1, 2, 1,
 	   "a device filter can only forbid: programs on the path of a cgroup are ANDed"),
 	OP(PRIV_ALLOW, priv_allow, priv_rule, 1, 1, 0,
@@ -62,16 +69,16 @@ const struct priv_operation priv_operations[] = {
 	OP(PRIV_DENY, priv_deny, priv_rule, 1, 1, 0, "only forbids"),
 	OP(PRIV_KERNEL_MOUNTS, priv_kernel_mounts, priv_kernel_mounts, 1, 1, 0,
 	   "mounts the pseudo filesystems of the caller's own namespaces at fixed places, without symlinks"),
-	OP(PRIV_MASK, priv_mask, priv_mask, 2, 2, 0, "hides, or makes read-only, a path below /proc or /sys"),
+	OP_ON(PRIV_MASK, priv_mask, priv_mask, path, 2, 2, 0, "hides, or makes read-only, a path below /proc or /sys"),
 	OP(PRIV_CONSOLE, priv_console, priv_console, 2, 2, 2,
 	   "a pty of the devpts at the given root, checked to be one"),
-	OP(PRIV_LINK, priv_link, net_link, 1, 1, 0,
-	   "a pair with one end in the given namespace and one on the given bridge; which bridge is the server's "
-	   "policy"),
+	OP_ON(PRIV_LINK, priv_link, net_link, host, 1, 1, 0,
+	      "a pair with one end in the given namespace and one on the given bridge; which bridge is the server's "
+	      "policy"),
 	OP(PRIV_INSIDE, priv_inside, net_inside, 0, 0, 0,
 	   "loopback, addresses and routes of the namespace that the caller is in"),
-	OP(PRIV_SYSCTL, priv_sysctl, priv_sysctl, 1, 1, 0,
-	   "sets what the network and IPC namespaces that the caller is in have of their own, by a list"),
+	OP_ON(PRIV_SYSCTL, priv_sysctl, priv_sysctl, name, 1, 1, 0,
+	      "sets what the network and IPC namespaces that the caller is in have of their own, by a list"),
 	OP(PRIV_SHAPE, priv_shape, net_shape, 0, 0, 0,
 	   "slows down one end of a veth pair; whose pair is the server's policy"),
 	OP(PRIV_FENCE, priv_fence, priv_fence, 2, 2, 1,
@@ -83,10 +90,10 @@ const struct priv_operation priv_operations[] = {
 	OP(PRIV_UEVENT, priv_uevent, priv_uevent, 2, 2, 0,
 	   "is heard only in a network namespace that the caller holds, of another user namespace than the host's own, "
 	   "whose root could say the same"),
-	OP(PRIV_NETDEV, priv_netdev, priv_netdev, 3, 3, 0,
-	   "moves a link from one network namespace that the caller holds to another; whose link it is, is the "
-	   "server's "
-	   "policy"),
+	OP_ON(PRIV_NETDEV, priv_netdev, priv_netdev, name, 3, 3, 0,
+	      "moves a link from one network namespace that the caller holds to another; whose link it is, is the "
+	      "server's "
+	      "policy"),
 	OP(PRIV_RDMA, priv_rdma, priv_rdma, 3, 3, 0,
 	   "moves an RDMA device from one network namespace that the caller holds to another; whose it is, is the "
 	   "server's policy"),
@@ -96,9 +103,29 @@ const struct priv_operation priv_operations[] = {
 	   "makes or removes a symbolic link in a tmpfs that the caller holds; it leads to nothing that could not be "
 	   "named without it"),
 };
-bool priv_trace;
+int priv_trace = -1;
 int priv_proc = -1;
 const size_t priv_operation_count = ARRAY_SIZE(priv_operations);
+
+static void trace(const struct priv_operation *o, const void *request)
+{
+	const char *text = o->told ? (const char *)request + o->told - 1 : "";
+	char line[PRIV_PATH + 64];
+	int queued = 0;
+	int length = snprintf(line, sizeof(line), "ctrmgr-monitor: %s %.*s", o->name,
+			      o->told ? (int)(o->size - o->told + 1) : 0, text);
+
+	if (length >= (int)sizeof(line))
+		length = (int)sizeof(line) - 1;
+	while (length && line[length - 1] == ' ')
+		length--;
+	line[length++] = '\n';
+	/* a client that reads no more must find room for its reply */
+	if (!ioctl(priv_trace, SIOCOUTQ, &queued) && queued > TRACE_QUEUE)
+		return;
+	if (send(priv_trace, line, (size_t)length, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == ENOTSOCK)
+		(void)!write(priv_trace, line, (size_t)length);
+}
 
 int priv_call(enum priv_number number, const void *request, size_t size, const int in[], int count, int out[],
 	      struct failure *f)
@@ -113,8 +140,8 @@ int priv_call(enum priv_number number, const void *request, size_t size, const i
 		return fail(f, o->name, "a request of %zu bytes with %d descriptors", size, count);
 	for (int i = 0; out && i < o->out; i++)
 		out[i] = -1;
-	if (priv_trace)
-		dprintf(2, "ctrmgr-monitor: %s\n", o->name);
+	if (priv_trace >= 0)
+		trace(o, request);
 	errno = 0;
 	return o->run(request, in, count, out, f);
 }

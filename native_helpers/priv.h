@@ -249,13 +249,14 @@ struct priv_operation {
 	int in_min, in_max, out;
 	int (*run)(const void *request, const int in[], int count, int out[], struct failure *f);
 	const char *safety;
+	size_t told; /* behind the name, by priv_trace: 1 + where in the request a text is; or 0 */
 };
 
 extern const struct priv_operation priv_operations[];
 extern const size_t priv_operation_count;
 
-/* Name each operation on stderr (`--debug`). */
-extern bool priv_trace;
+/* Where each operation is named (`--debug`), or -1: stderr, or a client that is not waited for. */
+extern int priv_trace;
 
 /* The caller's own /proc, in which its descriptors have names: kernels before 6.6 need that to chmod one. */
 extern int priv_proc;

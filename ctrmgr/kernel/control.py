@@ -9,6 +9,7 @@ from __future__ import annotations
 import _socket
 import os
 import struct
+import sys
 
 from ctrmgr import kernel
 from ctrmgr.errors import ConflictError
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 VERSION = 1
 STATUS, ATTACH, DETACH, DEVICES, STOP, KILL, FREEZE, THAW, ENTER, SIGNAL, WAIT, LIMIT = range(1, 13)
 PART, COMMIT, SUSPEND, RESUME, TEXT = range(13, 18)
-RLIMIT, SYSCTL, MEND_FILTER, MEND_NODE = 18, 19, 20, 21
+RLIMIT, SYSCTL, MEND_FILTER, MEND_NODE, TRACE = 18, 19, 20, 21, 22
 NAMES = (
     " status attach detach devices stop kill freeze thaw enter signal wait limit part commit suspend resume text"
-    " rlimit sysctl mend_filter mend_node"
+    " rlimit sysctl mend_filter mend_node trace"
 ).split(" ")
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")
@@ -205,6 +206,8 @@ def ask(
     connection.settimeout(timeout)
     try:
         _connect(connection, run)
+        if kernel.debug:
+            _trace(connection, run)
         connection.sendmsg([packet], _rights(fd))
         return _hear(connection, run)
     except OSError as error:
@@ -217,12 +220,23 @@ def _rights(fd: int) -> list[tuple[int, int, bytes]]:
     return [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
 
 
+def _trace(connection: _socket.socket, run: str) -> None:
+    """From now on the monitor names what it does, before its replies; an old one does not know how, which is no failure."""
+    connection.send(HEADER.pack(VERSION, TRACE, 0, 0, b"") + EMPTY_DEVICE)
+    _hear(connection, run)
+
+
 def _hear(connection: _socket.socket, run: str) -> Reply:
-    size = connection.recv_into(bytearray(1), 0, _socket.MSG_PEEK | _socket.MSG_TRUNC)  # mostly small, seldom 128 KiB
-    answer = connection.recv(size)
-    if len(answer) < REPLY.size:
-        raise gone(run)
-    return Reply(answer)
+    while True:
+        size = connection.recv_into(
+            bytearray(1), 0, _socket.MSG_PEEK | _socket.MSG_TRUNC
+        )  # mostly small, seldom 128 KiB
+        answer = connection.recv(size)
+        if len(answer) >= REPLY.size:
+            return Reply(answer)
+        if not answer:
+            raise gone(run)
+        sys.stderr.write(answer.decode(errors="replace"))
 
 
 def commit(run: str, parts: Sequence[Part], prepared: Callable[[], None]) -> Reply:
@@ -236,6 +250,8 @@ def commit(run: str, parts: Sequence[Part], prepared: Callable[[], None]) -> Rep
     header = HEADER.pack(VERSION, PART, 0, 0, b"")
     try:
         _connect(connection, run)
+        if kernel.debug:
+            _trace(connection, run)
         for first in range(0, len(parts), WINDOW):
             window = parts[first : first + WINDOW]
             for part in window:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -199,9 +200,12 @@ def test_dry_run_changes_nothing(c1: Ctr, host_snapshot: Snapshot) -> None:
 def test_debug_prints_the_steps(ctr: Ctr) -> None:
     said = ctr("launch", "builtin:busybox", "c1", *OFFLINE, "--debug").stderr
     assert "spawn" in said
-    for operation in ("PRIV_IDMAP", "PRIV_OVERLAY", "PRIV_PROGRAM", "PRIV_KERNEL_MOUNTS"):
-        assert operation in said
-    assert "ask" in ctr("attach-device", "c1", "/dev/fuse", "--debug").stderr
+    for operation in ("PRIV_IDMAP", "PRIV_OVERLAY", "PRIV_PROGRAM", "PRIV_KERNEL_MOUNTS", "PRIV_MASK sys/firmware"):
+        assert f": {operation}\n" in said
+    said = ctr("--debug", "attach-device", "c1", "/dev/fuse").stderr
+    assert re.findall(r"PRIV.*", said)[:3] == ["PRIV_NODE", "PRIV_ALLOW", "PRIV_PLACE fuse"]
+    assert "PRIV_REVOKE fuse\n" in ctr("detach-device", "c1", "fuse", "--debug").stderr
+    assert "PRIV_CGROUP_REMOVE c1\n" in ctr("stop", "c1", "--debug").stderr
 
 
 def test_two_commands_at_once(ctr: Ctr) -> None:
