@@ -27,9 +27,19 @@ class Section:
         self.title, self.results, self.text = title, results, text
 
 
-def page(sections: list[Section], versions: list[str], reasons: list[str], rounds: int) -> str:
-    parts = [HEAD, f"{time.strftime('%Y-%m-%d')}, {rounds} rounds, {machine()}.\n"]
-    verdicts = targets.verdicts([section.results for section in sections])
+def page(
+    sections: list[Section],
+    versions: list[str],
+    reasons: list[str],
+    rounds: int,
+    *,
+    head: str = HEAD,
+    verdicts: list[targets.Verdict] | None = None,
+) -> str:
+    """`verdicts`: others than those of `targets`."""
+    parts = [head, f"{time.strftime('%Y-%m-%d')}, {rounds} rounds, {machine()}.\n"]
+    if verdicts is None:
+        verdicts = targets.verdicts([section.results for section in sections])
     kept = sum(verdict.kept for verdict in verdicts)
     for section in sections:
         if section.results.samples:
