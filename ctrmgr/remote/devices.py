@@ -6,6 +6,7 @@ from __future__ import annotations
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, SpecError
 from ctrmgr.remote import instances, owners, translate
 from ctrmgr.remote.server import Server, quoted, retried
+from ctrmgr.remote.waking import Look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
             )
     running = False
     begun = Moment()
+    look = Look(server, name)
 
     def once(found: dict[str, Any], etag: str) -> None:
         nonlocal running, begun
@@ -46,18 +48,21 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
         for part, inside in places.items():
             _check_free(server, name, part, inside, found)
         config = _keys(server, name, device, made, found, running)
+        for inside in filter(None, places.values() if running else ()):
+            look.wake(inside)
         # PATCH adds to the devices that are there: one that somebody else attaches now stays.
         data = {"devices": made.devices, **({"config": config} if config else {})}
         server.change("PATCH", instances.path(name), data, etag=etag)
 
-    try:
-        retried(server, once, instances.path(name))
-    except (BackendError, NotFoundError) as error:
-        raise instances.translated(server, name, error) from None
-    if running:
-        for part, inside in places.items():
-            if inside:
-                _verify(server, name, device, inside, made.devices[part], begun)
+    with look:
+        try:
+            retried(server, once, instances.path(name))
+        except (BackendError, NotFoundError) as error:
+            raise instances.translated(server, name, error) from None
+        if running:
+            for part, inside in places.items():
+                if inside:
+                    _verify(server, name, device, inside, made.devices[part], begun)
     return running
 
 
@@ -205,6 +210,7 @@ def detach(server: Server, name: str, device: str) -> Detached:
     """Take a device away. Raises NotFoundError when there is no such device, BackendError when it is still inside."""
     live, started = False, Moment()
     places: list[str] = []
+    look = Look(server, name)
 
     def change(found: dict[str, Any], data: dict[str, Any]) -> None:
         nonlocal live, places, started
@@ -213,16 +219,19 @@ def detach(server: Server, name: str, device: str) -> Detached:
         places = [inside for keys in _take(device, data) if (inside := _inside(keys))]
         live = found["status"] in ("Running", "Frozen")
         started = Moment.of(str(found["last_used_at"]))
+        for inside in places if live else ():
+            look.wake(inside)
 
-    instances.update(server, name, change)
-    for inside in places if live else ():
-        # What was there before the instance began is not ours: servers show the host's /dev/fuse.
-        left = node(server, name, inside)
-        if left and Moment.of(left.get("modified", "")) >= started:
-            raise BackendError(
-                f"`{server.name}` says that `{device}` is detached, but `{inside}` is still in `{name}`",
-                hint="it is out of the configuration: a restart takes it away",
-            )
+    with look:
+        instances.update(server, name, change)
+        for inside in places if live else ():
+            # What was there before the instance began is not ours: servers show the host's /dev/fuse.
+            left = node(server, name, inside)
+            if left and Moment.of(left.get("modified", "")) >= started:
+                raise BackendError(
+                    f"`{server.name}` says that `{device}` is detached, but `{inside}` is still in `{name}`",
+                    hint="it is out of the configuration: a restart takes it away",
+                )
     return Detached(live)
 
 

@@ -74,11 +74,10 @@ def run(
     operation = str(found["id"])
     secrets: dict[str, str] = found["metadata"]["fds"]
     sockets: dict[str, WebSocket] = {}
+    running = False
     try:
-        # The command begins when its streams are there, and may be done before `control` is if that comes last.
-        for key in sorted(secrets, key=lambda key: key != "control"):
-            path = server.url(f"/operations/{operation}/websocket", {"secret": secrets[key]})
-            sockets[key] = WebSocket(server.target, path)
+        _open(server, operation, secrets, sockets)
+        running = True
         with _Signals(tty) as signals:
             if tty:
                 with _Raw():
@@ -88,12 +87,28 @@ def run(
         return exit_code(server, operation, command[0])
     except BaseException:
         # Whoever ran us is not to find the command still running: without its streams the server ends it.
-        if not sockets.keys() >= secrets.keys():
+        if not running:
             server.cancel(operation)
         raise
     finally:
         for each in sockets.values():
             each.drop()
+
+
+def _open(server: Server, operation: str, secrets: Mapping[str, str], sockets: dict[str, WebSocket]) -> None:
+    """The websockets of an operation by their names. Raises BackendError, GoneError; then some of them may be there."""
+
+    def ask(key: str) -> WebSocket:
+        sockets[key] = WebSocket(
+            server.target, server.url(f"/operations/{operation}/websocket", {"secret": secrets[key]})
+        )
+        return sockets[key]
+
+    # A command begins when its streams are there, and may be done before `control` is if that comes last.
+    if "control" in secrets:
+        ask("control").opened()
+    for each in [ask(key) for key in secrets if key != "control"]:
+        each.opened()
 
 
 def exit_code(server: Server, operation: str, program: str) -> int:
@@ -321,9 +336,7 @@ def console(server: Server, name: str, streams: Streams | None = None) -> None:
     secrets: dict[str, str] = found["metadata"]["fds"]
     sockets: dict[str, WebSocket] = {}
     try:
-        for key in sorted(secrets, key=lambda key: key != "control"):
-            path = server.url(f"/operations/{operation}/websocket", {"secret": secrets[key]})
-            sockets[key] = WebSocket(server.target, path)
+        _open(server, operation, secrets, sockets)
         with _Signals(True) as signals, _Raw():
             _Console(sockets, signals, streams or Streams(), True).go()
     finally:

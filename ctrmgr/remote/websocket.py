@@ -77,10 +77,11 @@ class WebSocket:
     """One websocket. `feed` reads what is there, `flush` writes what the other side takes; neither waits."""
 
     def __init__(self, target: Target, path: str) -> None:
+        """It is asked for; `opened` waits until it is there."""
         self.target = target
-        connection = Connection(target)
+        self.connection = connection = Connection(target)
         key = binascii.b2a_base64(os.urandom(16), newline=False).decode()
-        head, body = connection.begin(
+        connection.ask(
             "GET",
             path,
             headers={
@@ -90,20 +91,26 @@ class WebSocket:
                 "Sec-WebSocket-Version": "13",
             },
         )
-        if head[0] != 101:
-            reason = b"".join(body)[:200].decode(errors="replace")
-            connection.close()
-            raise BackendError(f"`{target.name}` opens no websocket: {reason or head[0]}")
         assert connection.socket
         self.socket: Socket = connection.socket
-        self.socket.setblocking(False)
-        self.frames = Frames(connection.rest)
+        self.frames = Frames()
         self.out = bytearray()
         self.ended = False
         """The other side has said its last."""
         self.closing = False
         self.more = False
         """`feed` has stopped although there was more, which `poll` may not see: TLS has it already."""
+
+    def opened(self) -> WebSocket:
+        """Raises BackendError, GoneError."""
+        head, body = self.connection.answer("GET")
+        if head[0] != 101:
+            reason = b"".join(body)[:200].decode(errors="replace")
+            self.drop()
+            raise BackendError(f"`{self.target.name}` opens no websocket: {reason or head[0]}")
+        self.socket.setblocking(False)
+        self.frames.add(self.connection.rest)
+        return self
 
     def fileno(self) -> int:
         return self.socket.fileno()

@@ -269,6 +269,19 @@ class Connection:
         timeout: float | None = ANSWER_SECONDS,
     ) -> tuple[tuple[int, dict[str, str]], Iterator[bytes]]:
         """Status and headers, and the body in blocks: for what may be large."""
+        self.ask(method, path, body, headers, timeout=timeout)
+        return self.answer(method)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes] = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = ANSWER_SECONDS,
+    ) -> None:
+        """Send a request, and do not wait for its answer. Raises GoneError."""
         connected = self.open()
         connected.settimeout(timeout)
         fields = {"Host": self.host(), "User-Agent": "ctrmgr", **(headers or {})}
@@ -283,12 +296,19 @@ class Connection:
                 connected.sendall(head)
                 for block in body:
                     connected.sendall(block)
-            status, found = self._head()
-            if not isinstance(connected, _socket.socket):
-                connected.keep_session()
         except (OSError, ValueError) as error:
             self.close()
             raise self._gone(error) from error
+
+    def answer(self, method: str) -> tuple[tuple[int, dict[str, str]], Iterator[bytes]]:
+        """Of the request that was sent: status and headers, and the body in blocks. Raises GoneError."""
+        try:
+            status, found = self._head()
+        except (OSError, ValueError) as error:
+            self.close()
+            raise self._gone(error) from error
+        if self.socket and not isinstance(self.socket, _socket.socket):
+            self.socket.keep_session()
         return (status, found), self._body(method, status, found)
 
     def host(self) -> str:
