@@ -107,7 +107,11 @@ def image_info(args: Args) -> None:
     fields.update(image.metadata)
     fields["rootfs"] = image.rootfs
     fields["used_by"] = removal.users(image.fingerprint)
-    table.print_object(fields, args.one("format", "table"))
+    form = args.one("format", "table")
+    if form == "table":
+        fields["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(image.metadata.get("created", "0"))))
+        fields["size"] = table.size(int(image.metadata.get("size", "0")))
+    table.print_object(fields, form)
 
 
 def image_import(args: Args) -> None:

@@ -104,7 +104,9 @@ def show_plan(asked: create.Wish) -> None:
     from ctrmgr.backend import create
     from ctrmgr.images import store
 
-    sys.stdout.write(state.dump_flat(create.compiled(asked, store.find(asked.image))).decode())
+    rows = create.compiled(asked, store.find(asked.image))
+    plan = [row for row in rows if row[0] not in ("@template", "@stamp")]  # those are of the cache
+    sys.stdout.write(state.dump_flat(plan).decode())
 
 
 ARGUMENTS = (

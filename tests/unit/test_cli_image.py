@@ -64,6 +64,9 @@ def test_list_shows_a_broken_image(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    run("image info one")
+    shown = capsys.readouterr().out
+    assert "created: 1970-01-02T00:00:00Z\n" in shown and "size: 2.9 MiB\n" in shown
     run("image info one --format yaml")
     fields = yaml.safe_load(capsys.readouterr().out)
     assert fields["fingerprint"] == A
