@@ -65,10 +65,23 @@ def words(line: list[str]) -> list[str]:
     for option in best.options:
         if before[-1] in (f"--{option.name}", f"-{option.short}") and option.metavar and not option.bare:
             return list(option.choices) or things(option.metavar.lower())
-    index = len([word for word in before[len(best.name.split(" ")) :] if not word.startswith("-")])
+    given = [word for word in before[len(best.name.split(" ")) :] if not word.startswith("-")]
     if not best.arguments:
         return []
-    return things(best.arguments[min(index, len(best.arguments) - 1)].complete)
+    kind = best.arguments[min(len(given), len(best.arguments) - 1)].complete
+    return attached(given[0]) if kind == "attached" else things(kind)
+
+
+def attached(instance: str) -> list[str]:
+    """The names of an instance's devices, its profiles' included."""
+    from ctrmgr.backend import record
+    from ctrmgr.devices import rows
+    from ctrmgr.errors import CtrmgrError
+
+    try:
+        return sorted({row[1] for row in record.Record(instance).plan() if row[0] in rows.WORDS})
+    except CtrmgrError:
+        return []
 
 
 def things(kind: str) -> list[str]:

@@ -118,7 +118,7 @@ def device_remove(args: Args) -> None:
 
 
 INSTANCE = Argument("INSTANCE", "its name", complete="instance")
-DEVICE = Argument("DEVICE", "the name that it has in the configuration")
+DEVICE = Argument("DEVICE", "the name that it has in the configuration", complete="attached")
 KEYS = Argument("KEY=VALUE", "docs/reference/devices.md lists them", repeat=True)
 ANEW = "Limits change at once. For other keys, a device that is attached is taken and given anew."
 COMMANDS = (
@@ -174,7 +174,7 @@ COMMANDS = (
         "config device remove",
         "take devices away, as `detach-device` does",
         device_remove,
-        arguments=(INSTANCE, Argument("DEVICE", "their names", repeat=True)),
+        arguments=(INSTANCE, Argument("DEVICE", "their names", repeat=True, complete="attached")),
         options=(HOLDERS_OPTION,),
     ),
 )

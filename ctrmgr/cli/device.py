@@ -124,6 +124,7 @@ def talk(args: Args, text: str) -> None:
 
 
 INSTANCE = Argument("INSTANCE", "its name", complete="instance")
+ATTACHED = Argument("NAME", "as it was attached", complete="attached")
 VOLATILE = Option("volatile", "only for this run; the configuration stays as it is")
 HOLDERS_OPTION = Option("holders", "what to do with processes that have it open", metavar="POLICY", choices=HOLDERS)
 COMMANDS = (
@@ -155,7 +156,7 @@ COMMANDS = (
         "detach-device",
         "take a device away, and say who still has it open",
         run_detach,
-        arguments=(INSTANCE, Argument("NAME", "as it was attached")),
+        arguments=(INSTANCE, ATTACHED),
         options=(
             VOLATILE,
             HOLDERS_OPTION,
@@ -165,7 +166,7 @@ COMMANDS = (
         "suspend-device",
         "take a device away for now, and say who still has it open",
         run_suspend,
-        arguments=(INSTANCE, Argument("NAME", "as it was attached")),
+        arguments=(INSTANCE, ATTACHED),
         options=(HOLDERS_OPTION,),
         help="Opening it is refused until `resume-device` or the next start. Files and variables that came with it stay.",
     ),
@@ -173,6 +174,6 @@ COMMANDS = (
         "resume-device",
         "give a suspended device back",
         run_resume,
-        arguments=(INSTANCE, Argument("NAME", "as it was attached")),
+        arguments=(INSTANCE, ATTACHED),
     ),
 )

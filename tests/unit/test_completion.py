@@ -82,6 +82,10 @@ def test_names_of_instances(ctr: Ctr, path: str, shell: str) -> None:
         text=True,
     )
     assert {"web", "worker"} <= set(done.stdout.split())
+    ctr("attach-device", "web", "full", "type=unix-char", "source=/dev/full", "path=/dev/mine")
+    for verb in (["detach-device"], ["config", "device", "get"]):
+        assert ctr("completion", "words", "--", *verb, "web", "").stdout == "full\n"
+        assert ctr("completion", "words", "--", *verb, "nosuch", "").stdout == "\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
