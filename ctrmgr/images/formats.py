@@ -111,7 +111,7 @@ def detect(path: str, fd: int) -> str:
         return "tar"
     raise SpecError(
         f"`{path}` is no archive that ctrmgr knows",
-        hint="a directory, tar (plain, gz, xz, zst, bz2), squashfs, or a tarball of LXD or Incus",
+        hint="a directory, tar (plain, gz, xz, zst, bz2), squashfs, a tarball of LXD or Incus, or an OCI image",
     )
 
 
