@@ -227,7 +227,9 @@ COMMANDS = (
         "bring an image into the store",
         here_or_there("image import", image_import, -1),
         arguments=(
-            Argument("PATH", "a directory, a tar or squashfs, an OCI image, or LXD's metadata tarball", complete="file"),
+            Argument(
+                "PATH", "a directory, a tar or squashfs, an OCI image, or LXD's metadata tarball", complete="file"
+            ),
             Argument("ROOTFS", "the root filesystem that belongs to the metadata", required=False, complete="file"),
             Argument("REMOTE:", "bring it to this server instead", required=False, complete="remote"),
         ),
