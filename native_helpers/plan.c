@@ -170,6 +170,8 @@ static int row(struct plan *p, char **field, size_t count)
 		return count == 4;
 	if (!strcmp(key, "request") || !strcmp(key, "gpu-limit"))
 		return count == 6;
+	if (!strcmp(key, "vf-guid"))
+		return count == 5;
 	if (!strcmp(key, "gpu-default"))
 		return count == 3;
 	if (!strcmp(key, "host-hook"))

@@ -177,6 +177,7 @@ def give(
     except BaseException:
         if added:
             added.drop()
+        repair.guids(name, running=running)
         leases.release(name, device)
         if given:
             _take_back(given)
@@ -227,6 +228,10 @@ def _hold(name: str, device: str, rows: list[list[str]]) -> None:
     """Take the device's leases, and look once more, now that its nodes are open, whether it is still the one that was found."""
     leases.take(name, rows)
     crash("attach-leased")
+    if any(row[0] == "vf-guid" for row in rows):
+        from ctrmgr.backend import guids
+
+        guids.prepare(name, rows)
     if parts.changed([row for row in rows if row[0] == "identity" and row[2] != parts.ALWAYS]):
         raise ConflictError(f"device `{device}` changed while it was being attached", hint="try again")
 

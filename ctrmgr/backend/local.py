@@ -74,6 +74,7 @@ def _stop(name: str, timeout: float | None, force: bool) -> None:
     else:
         control.ask(run, control.STOP, arg=max(1, int(timeout * 1000)) if timeout is not None else 0)
     crash("stop-asked")
+    repair.guids(name, running=False)
     leases.release(name)
     try:
         os.rmdir(run)

@@ -55,6 +55,15 @@ def lift(name: str, plan: Sequence[Sequence[str]], device: str) -> None:
         from ctrmgr.backend import device_limits
 
         device_limits.lift(name, device_limits.alone(plan, device))
+    guids(name, running=True)
+
+
+def guids(name: str, *, running: bool) -> None:
+    """Put back what virtual functions had that the instance has no more."""
+    if state.entries(f"{state.run_dir()}/.guids"):
+        from ctrmgr.backend import guids
+
+        guids.mend(name, running=running)
 
 
 def release(owner: str) -> None:
@@ -92,6 +101,7 @@ def instance(name: str) -> bool:
         if os.path.exists(run):
             end_run(name)
         restore(name)
+    guids(name, running=running)
     if has_allocations(name):
         from ctrmgr.backend import allocations
 

@@ -34,6 +34,7 @@ def start(name: str) -> None:
     try:
         _devices(name)
     except BaseException:
+        repair.guids(name, running=False)
         leases.release(name)
         _take_back(name)
         raise
@@ -74,6 +75,7 @@ def _spawn(name: str, path: str, run: str) -> spawn.Report:
 def _undo(name: str) -> None:
     """What a start that failed has left. What went wrong first is what the user must see; the next command tries again."""
     try:
+        repair.guids(name, running=False)
         leases.release(name)
         repair.end_run(name)
         repair.restore(name)
@@ -97,11 +99,25 @@ def _devices(name: str) -> None:
         _give(name)
     if asks or b"\nlease\t" in data:
         leases.take(name, _rows(path))
+    if b"\nvf-guid\t" in data:
+        _set_guids(name, path)
     if b"\ngpu-limit\t" in data or (asks and b"\ngpu-default\t" in data):
         from ctrmgr.backend import gpu_limits
 
         gpu_limits.prepare(name, _rows(path))
         crash("start-limited")
+
+
+def _set_guids(name: str, path: str) -> None:
+    """A function that its driver has taken anew may have other names and nodes then."""
+    from ctrmgr.backend import guids
+    from ctrmgr.devices import rows
+
+    plan = _rows(path)
+    guids.prepare(name, plan)
+    if rows.changed([row for row in plan if row[0] == "identity" and row[2] != rows.ALWAYS]):
+        replan(name)
+        leases.take(name, _rows(path))
 
 
 def _look_again(name: str, path: str) -> None:

@@ -58,10 +58,10 @@ class Resolved:
     the hardware, the same after the next boot; `optional` are the paths of nodes that an instance may start without; `hooks` is
     what is done inside: `symlink TARGET LINK`, `chmod MODE PATH` or `ldcache DIR…`, beside the hooks of the edits. `rule` says which nodes come and go while the
     instance runs: `usb` or `unix-hotplug`, then KEY=VALUE for everything that must be true. `limits` are a GPU's own. `rdma` are RDMA devices that move in where
-    the host keeps them apart.
+    the host keeps them apart. `guids` are a virtual function's address, and what it gets as its node's and port's GUID.
     """
 
-    __slots__ = ("edits", "hooks", "identity", "lease", "limits", "optional", "rdma", "rule")
+    __slots__ = ("edits", "guids", "hooks", "identity", "lease", "limits", "optional", "rdma", "rule")
 
     def __init__(
         self,
@@ -73,10 +73,11 @@ class Resolved:
         hooks: Iterable[Sequence[str]] = (),
         rule: Sequence[str] = (),
         rdma: Iterable[str] = (),
+        guids: Sequence[str] = (),
     ) -> None:
         self.edits, self.identity, self.lease = edits, list(dict.fromkeys(identity)), list(dict.fromkeys(lease))
         self.optional, self.hooks = frozenset(optional), [list(hook) for hook in hooks]
-        self.rule, self.rdma = list(rule), list(rdma)
+        self.rule, self.rdma, self.guids = list(rule), list(rdma), list(guids)
         self.limits: dict[str, str] = {}
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ctrmgr.host.rdma import Hca
 
 live = True
-GUIDS = "set it on the host, before the function is given: `ip link set PARENT vf N node_guid … port_guid …`"
 LATER = "it is for virtual machines and bridged links"
 MODES = {"verbs": 0o666, "rdma_cm": 0o666}
 """What the kernel gives them."""
+GUIDS = ("node_guid", "port_guid")
 ROLES = {"verbs": ("verbs",), "full": ("verbs", "umad", "issm")}
 
 
@@ -38,6 +38,15 @@ def _mtu(value: str) -> str:
     return str(int(value))
 
 
+def _guid(value: str) -> str:
+    parts = value.lower().split(":")
+    if len(parts) != 8 or any(len(part) != 2 or part.strip("0123456789abcdef") for part in parts):
+        raise ValueError("is not a GUID of 8 bytes, such as 00:11:22:33:44:55:66:77")
+    if len(set(parts)) == 1 and parts[0] in ("00", "ff"):
+        raise ValueError("is nobody's GUID")
+    return ":".join(parts)
+
+
 FIELDS = {
     "nictype": Field(
         fields.choice("physical", "sriov"),
@@ -49,6 +58,8 @@ FIELDS = {
     ),
     "name": Field(fields.link, "name of the link inside; without it the host's"),
     "hwaddr": Field(_address, "hardware address of the link inside; of InfiniBand's 20 bytes the last 8 will do"),
+    "node_guid": Field(_guid, "of a virtual function of InfiniBand, with a `nictype`: GUID of its RDMA device"),
+    "port_guid": Field(_guid, "of a virtual function of InfiniBand, with a `nictype`: GUID of its port"),
     "mtu": Field(_mtu, "maximum packet of the link inside; without it as it is"),
     "id": Field(fields.word, "a name of `ctrmgr device list`: its PCI address, or the node GUID"),
     "pci": Field(fields.address, "PCI address"),
@@ -64,7 +75,6 @@ FIELDS = {
     "failover": Field(
         str, "ours", default="none", refused="the instance sees no other RDMA device that could take its place"
     ),
-    **{key: Field(str, "of a virtual function", refused=GUIDS) for key in ("node_guid", "port_guid")},
     **{key: Field(str, "known from LXD and Incus", refused=LATER) for key in ("vlan", "attached", "connected")},
 }
 
@@ -76,7 +86,7 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
     every = rdma.hcas(root)
     wanted = {key: values[key] for key in (*FITS, "count") if values.get(key)}
     kind = values.get("nictype", "")
-    if not kind and (other := [key for key in ("name", "hwaddr", "mtu") if key in values]):
+    if not kind and (other := [key for key in ("name", "hwaddr", "mtu", *GUIDS) if key in values]):
         raise ValueError(f"`{other[0]}` is of the network link, which moves in with `nictype` only")
     if kind and "count" in wanted:
         raise ValueError("with a `nictype` it is one device, and `count` is for the nodes of several")
@@ -85,6 +95,7 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
     else:
         chosen = choose.some("infiniband", choose.fitting(every, wanted, FITS), wanted, every)
     roles = ROLES[values.get("access") or "verbs"]
+    guids = _guids(chosen[0], values) if any(values.get(key) for key in GUIDS) else []
     nodes: dict[str, DeviceNode] = {}
     files, lease = [], []
     for each in chosen:
@@ -98,16 +109,30 @@ def resolve(name: str, values: Mapping[str, str], root: str = "/") -> Resolved:
         for node in own:
             device = f"/sys/class/{classes[node.role]}/{node.path.rpartition('/')[2]}"
             files += [choose.of_class(root, device.removeprefix("/sys/class/")), f"{device}/ibdev"]
-        files.append(f"/sys/class/infiniband/{each.name}/node_guid")
+        files += [f"/sys/class/infiniband/{each.name}/node_guid"] if not guids else []
         lease += [f"rdma:{each.id}", *(f"node:{node.path}" for node in own)]
     links = [_link(each, values, wanted.get("parent", "")) for each in chosen if kind]
-    files += [f"/sys/class/net/{link.host_interface_name}/address" for link in links]
+    # an address that has the GUID in it changes with that
+    files += [f"/sys/class/net/{link.host_interface_name}/{'dev_port' if guids else 'address'}" for link in links]
     return Resolved(
         ContainerEdits(device_nodes=nodes.values(), net_devices=links),
         identity=choose.identity(root, *files, rdma.MODE),
         lease=lease,
         rdma=[each.name for each in chosen],
+        guids=guids,
     )
+
+
+def _guids(hca: Hca, values: Mapping[str, str]) -> list[str]:
+    """The function's address and its GUIDs. Raises UnsupportedError for one that has no such."""
+    if not hca.function or not hca.function.physfn:
+        raise UnsupportedError(f"`{hca.name}` is no virtual function: only a virtual function's GUIDs can be set")
+    if any(port.link_layer != "InfiniBand" for port in hca.ports):
+        raise UnsupportedError(
+            f"`{hca.name}` is on Ethernet: only an InfiniBand function's GUIDs can be set",
+            hint="there they follow `hwaddr`",
+        )
+    return [hca.function.address, *(values.get(key, "") for key in GUIDS)]
 
 
 def _link(hca: Hca, values: Mapping[str, str], parent: str) -> NetDevice:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PARTS = ("device", "bind", "filesystem", "device-env", "device-group", "hook", "hotplug", "netdev", "rdma")
 """What a device is made of inside."""
-WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request", "host-hook")
+WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request", "host-hook", "vf-guid")
 """All rows whose second field is the name of a device."""
 GROUPS = frozenset(("render", "video", "rdma", "disk", "plugdev", "kvm", "input"))
 """Groups of the host that `ownership.inherit` looks up in the image: they mean the same everywhere."""
@@ -122,6 +122,7 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
         words = link.host_interface_name, link.name, values.get("hwaddr", ""), values.get("mtu", "0")
         found += links.netdev(name, *words, need)
     found += [["rdma", name, device] for device in resolved.rdma]
+    found += [["vf-guid", name, *resolved.guids]] if resolved.guids else []
     found += [["hook", name, *hook] for hook in resolved.hooks]
     if edits.hooks:
         from ctrmgr.devices import cdi_hooks
