@@ -52,9 +52,8 @@ def settle(args: Args, server: Server, made: Translated) -> None:
     for note in made.notes:
         distant.talk(args, f"note: {note}")
     if args.flag("ignore-unsupported"):
-        for key, reason in made.problems:
-            distant.talk(args, f"note: `{key}` was left out: {reason}")
-        made.problems = []
+        for note in made.go_on():
+            distant.talk(args, f"note: {note}")
     made.refuse(server.name)
     check_places(server, made)
 

@@ -87,8 +87,8 @@ def profile_push(args: Args) -> None:
     if not args.flag("ignore-unsupported"):
         distant_config.check_places(server, made)
     else:
-        for key, reason in made.problems:
-            distant.talk(args, f"note: `{key}` was left out: {reason}")
+        for note in made.go_on():
+            distant.talk(args, f"note: {note}")
     data = {"description": plain.description, "config": made.config, "devices": made.devices}
     if args.flag("dry-run"):
         print(text(data, name), end="")

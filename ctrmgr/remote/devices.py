@@ -29,7 +29,10 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
     made = translate.translate({}, {device: keys}, translate.Live(server))
     made.refuse(server.name)
     if not made.devices:
-        raise NotFoundError(made.notes[0])  # it is not required, and not there
+        why = made.notes[0].partition(" was left out: ")[2]
+        raise NotFoundError(
+            f"device `{device}`: {why}", hint="it is not required, so an instance would be made without it"
+        )
     for part, key, word in made.names:
         made.devices[part][key] = str(owners.number(server, name, key, word))
     places = {part: _inside(values) for part, values in made.devices.items()}

@@ -180,6 +180,11 @@ TYPES = {
 """The servers' device types → the extension that brought it."""
 NATIVE_TYPES = tuple(kind for kind, extension in TYPES.items() if not extension)
 NODES = ("unix-block", "unix-char")
+CHOICE = frozenset((
+    "busnum", "count", "devnum", "gputype", "id", "mdev", "mig.ci", "mig.gi", "mig.uuid", "nictype", "partition", "pci", "productid",
+    "serial", "subsystem", "uuid", "vendorid",
+))  # fmt: skip
+"""Keys that say which device is meant."""
 PARTS = "user.ctrmgr.parts."
 """+ device: the devices and keys of the server's that it has become, for the detach."""
 
@@ -194,6 +199,20 @@ class Translated(Made):
         key, reason = self.problems[0]
         rest = "".join(f"\n`{other}`: {why}" for other, why in self.problems[1:])
         raise UnsupportedError(f"`{server}` cannot do `{key}`: {reason}{rest}", hint="nothing was made or changed")
+
+    def go_on(self) -> list[str]:
+        """Leave out what cannot go, and a device whole when it would be another without the key. Returns what to tell."""
+        told = []
+        for place, reason in self.problems:
+            name = next((name for name in self.devices if place.startswith(f"{name}.")), place)
+            if place.removeprefix(f"{name}.") in CHOICE:
+                for part in self.parts.pop(name, [name]):
+                    self.devices.pop(part, None)
+                self.names = [each for each in self.names if each[0] in self.devices]
+                place = name
+            told.append(f"`{place}` was left out: {reason}")
+        self.problems = []
+        return told
 
 
 class Live(There):

@@ -94,13 +94,16 @@ def test_profiles_that_come_along(https: Remote) -> None:
     refused = https("launch", "tiny", "host:c1", *words, code=5).stderr
     assert refused.startswith("error: `host` cannot do `gpu`: ") and refused.count("error: ") == 1
     assert "\n`eth0.nictype`: " in refused and "\n`scratch.lease`: " in refused
+    without = https("launch", "tiny", "host:c1", "-p", "default", "-p", "desktop-gui", "--ignore-unsupported")
+    assert "`sound` was left out: it has no API extension" in without.stderr
+    https("delete", "--force", "host:c1")
     assert https("list", "host:", "--format", "csv").stdout.count("\n") == 1
 
 
 @pytest.mark.parametrize("daemon", ["incus"], indirect=True)
 def test_an_instance_that_cannot_start_is_gone(https: Remote) -> None:
     """Hardware that the server tells it has not; a start that fails in the middle."""
-    absent = https("launch", "tiny", "host:c1", "-d", "g,type=gpu,vendorid=10de", code=3)
+    absent = https("launch", "tiny", "host:c1", "-d", "g,type=gpu,vendorid=fff0", code=3)
     assert "`host` cannot start with `g`" in absent.stderr
     https("launch", "tiny", "host:c1", "-c", "raw.lxc=lxc.hook.pre-start = /bin/false", code=6)
     assert https("list", "host:", "--format", "csv").stdout.count("\n") == 1

@@ -244,6 +244,21 @@ def test_refused_by_name(config: dict[str, str], devices: dict[str, dict[str, st
     assert all(f"`{key}`" in error.value.message for key in named) and "host2" in error.value.message
 
 
+def test_going_on_without() -> None:
+    """A key that says which device is meant is not left out alone: it would be another device."""
+    devices = {
+        "x": {"type": "unix-char", "source": "/dev/x", "readonly": "true"},
+        "s": {"type": "unix-hotplug", "vendorid": "18d1", "serial": "1", "gid": "audio"},
+        "n": {"type": "nic", "nictype": "host"},
+    }
+    found = golden({"limits.gpu.memory": "1GiB"}, devices)
+    told = found.go_on()
+    assert [note.partition("`")[2].partition("`")[0] for note in told] == ["limits.gpu.memory", "x.readonly", "s", "n"]
+    assert found.devices == {"x": {"type": "unix-char", "source": "/dev/x"}}
+    assert found.problems == [] and found.names == []
+    found.refuse("host2")
+
+
 def test_swap() -> None:
     old = golden({"limits.memory.swap": "1GiB"}, {}, extensions=())
     assert old.problems[0][0] == "limits.memory.swap"
