@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.daemons import Daemon, Incus, Lxd, Remote, started
+from tests.remote.daemons import Daemon, Incus, Known, Lxd, Remote, knowing, started
+from tests.remote.middle import Middle
 
 
 @pytest.fixture(scope="package")
@@ -48,3 +49,20 @@ def https(bare: Remote) -> Remote:
     """The same by https, trusted by a token."""
     bare("remote", "add", "host", "--token", bare.daemon.token(bare.folder.name))
     return bare
+
+
+@pytest.fixture
+def both(servers: dict[str, Daemon]) -> Iterator[Known]:
+    """A `ctrmgr` that knows the two servers by their sockets, as `lxd` and `incus`."""
+    with knowing(servers) as found:
+        yield found
+
+
+@pytest.fixture
+def middle(unix: Remote) -> Iterator[Middle]:
+    """`far` is the server behind it; `host` is the same without."""
+    path = unix.folder / "far.sock"
+    found = Middle(path, unix.daemon.socket)
+    unix("remote", "add", "far", str(path))
+    yield found
+    found.close()

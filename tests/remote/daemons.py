@@ -10,8 +10,10 @@ import os
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 
@@ -223,8 +225,38 @@ class Remote(Ctr):
         self.argv = [*daemon.inside(), *self.argv]
 
     def clean_up(self) -> None:
-        for line in self("list", "host:", "--format", "csv", code=None).stdout.splitlines()[1:]:
-            self("delete", "--force", line.split(",")[0], code=None)
+        listed = self("list", "host:", "--format", "csv", code=None).stdout.splitlines()[1:]
+        if listed:
+            self("delete", "--force", *(line.split(",")[0] for line in listed), code=None)
+
+
+class Known(Ctr):
+    """`ctrmgr` that knows servers by their sockets."""
+
+    def __init__(self, folder: Path, servers: Mapping[str, Daemon]) -> None:
+        super().__init__(folder)
+        self.servers = servers
+        for name, daemon in servers.items():
+            self("remote", "add", name, str(daemon.socket))
+
+    def forget_instances(self) -> None:
+        listed = self("list", *(f"{name}:" for name in self.servers), "--format", "json")
+        if names := [row["name"] for row in json.loads(listed.stdout)]:
+            self("delete", "--force", *names)
+
+
+@contextlib.contextmanager
+def knowing(servers: Mapping[str, Daemon]) -> Iterator[Known]:
+    """It leaves nothing on them but images."""
+    folder = Path(tempfile.mkdtemp(prefix="ctr-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    runner = Known(folder, servers)
+    try:
+        yield runner
+    finally:
+        runner.forget_instances()
+        runner.clean_up()
+        shutil.rmtree(folder)
 
 
 def cgroups() -> set[Path]:
@@ -245,16 +277,33 @@ def started(kinds: Sequence[type[Daemon]], scratch: Path) -> Iterator[list[Daemo
     scratch.chmod(0o711)
     before = cgroups()
     image = tiny_image(scratch / "tiny.tar")
-    found: list[Daemon] = []
-    try:
-        for kind in kinds:
-            found.append(kind(scratch / kind.kind))
-            found[-1].set_up(image)
-        yield found
-    finally:
-        for daemon in found:
-            daemon.stop()
-        remove_cgroups(cgroups() - before)
+    found: dict[str, Daemon] = {}
+
+    def begin(kind: type[Daemon]) -> None:
+        found[kind.kind] = kind(scratch / kind.kind)
+        found[kind.kind].set_up(image)
+
+    # Both wait more than they work: at the same time.
+    with ThreadPoolExecutor() as pool:
+        try:
+            list(pool.map(begin, kinds))
+            yield [found[kind.kind] for kind in kinds]
+        finally:
+            list(pool.map(Daemon.stop, found.values()))
+            remove_cgroups(cgroups() - before)
 
 
-__all__ = ("ADDRESS", "ROOT", "Daemon", "Incus", "Lxd", "Remote", "cgroups", "remove_cgroups", "started", "tiny_image")
+__all__ = (
+    "ADDRESS",
+    "ROOT",
+    "Daemon",
+    "Incus",
+    "Known",
+    "Lxd",
+    "Remote",
+    "cgroups",
+    "knowing",
+    "remove_cgroups",
+    "started",
+    "tiny_image",
+)

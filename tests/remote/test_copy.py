@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Ctr
 from tests.remote.cluster import Switch
-from tests.remote.daemons import ADDRESS, Daemon, Incus, Lxd, started
+from tests.remote.daemons import ADDRESS, Daemon, Incus, Lxd, knowing, started
 from tests.remote.middle import Middle
 
 Servers = dict[str, Daemon]
@@ -43,20 +43,12 @@ def listen(daemon: Daemon, address: str) -> None:
 @pytest.fixture
 def all_of_them(known: Servers) -> Iterator[Ctr]:
     """A ctrmgr that knows `lxd`, `lxd2`, `incus` and `incus2`, with an instance `c1` on `lxd`."""
-    folder = Path(tempfile.mkdtemp(prefix="ctr-", dir="/var/tmp"))
-    folder.chmod(0o711)
-    runner = Ctr(folder)
-    for name, daemon in known.items():
-        runner("remote", "add", name, str(daemon.socket))
-    fill(runner, "lxd:c1", "tiny")
-    yield runner
-    for name, daemon in known.items():
-        for row in json.loads(runner("list", f"{name}:", "-f", "json").stdout):
-            runner("delete", "--force", row["name"])
-        left = daemon.tool("image", "list", "--format=json")
-        assert [image["aliases"][0]["name"] for image in json.loads(left)] == ["tiny"], "images that were on the way"
-    runner.clean_up()
-    shutil.rmtree(folder)
+    with knowing(known) as runner:
+        fill(runner, "lxd:c1", "tiny")
+        yield runner
+        for daemon in known.values():
+            left = json.loads(daemon.tool("image", "list", "--format=json"))
+            assert [image["aliases"][0]["name"] for image in left] == ["tiny"], "images that were on the way"
 
 
 def fill(ctr: Ctr, word: str, image: str, *more: str) -> None:

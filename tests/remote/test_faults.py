@@ -7,22 +7,11 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from tests.remote.daemons import Remote
 from tests.remote.middle import Middle
-
-
-@pytest.fixture
-def middle(unix: Remote) -> Iterator[Middle]:
-    """`far` is the server behind it; `host` is the same without."""
-    path = unix.folder / "far.sock"
-    found = Middle(path, unix.daemon.socket)
-    unix("remote", "add", "far", str(path))
-    yield found
-    found.close()
 
 
 def names(host: Remote) -> list[str]:

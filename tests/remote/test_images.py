@@ -9,11 +9,9 @@ import http.server
 import json
 import lzma
 import os
-import shutil
 import ssl
 import subprocess
 import tarfile
-import tempfile
 import threading
 from collections.abc import Iterator
 from io import BytesIO
@@ -22,29 +20,19 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Ctr
-from tests.remote.daemons import Daemon, Remote, tiny_image
-from tests.remote.test_faults import Middle, middle
-
-__all__ = ("middle",)
+from tests.remote.daemons import Known, Remote, tiny_image
+from tests.remote.middle import Middle
 
 
 @pytest.fixture
-def both(servers: dict[str, Daemon]) -> Iterator[Ctr]:
-    """A ctrmgr that knows `lxd` and `incus`; images that a test brings there are deleted."""
-    folder = Path(tempfile.mkdtemp(prefix="ctr-", dir="/var/tmp"))
-    folder.chmod(0o711)
-    runner = Ctr(folder)
-    for kind, daemon in servers.items():
-        runner("remote", "add", kind, str(daemon.socket))
-    yield runner
-    for kind in servers:
-        for row in json.loads(runner("list", f"{kind}:", "-f", "json").stdout):
-            runner("delete", "--force", row["name"])
-        for image in images(runner, f"{kind}:"):
+def both(both: Known) -> Iterator[Known]:
+    """Images that a test brings to the servers are deleted."""
+    yield both
+    both.forget_instances()
+    for kind in ("lxd", "incus"):
+        for image in images(both, f"{kind}:"):
             if f"{kind}:tiny" not in image["alias"]:
-                runner("image", "delete", f"{kind}:{image['fingerprint']}")
-    runner.clean_up()
-    shutil.rmtree(folder)
+                both("image", "delete", f"{kind}:{image['fingerprint']}")
 
 
 def images(ctr: Ctr, *words: str) -> list[dict[str, str]]:

@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import Ctr
-from tests.remote.daemons import Daemon, Remote
+from tests.remote.daemons import Remote
 
 
 @pytest.fixture
@@ -196,22 +192,6 @@ def test_not_there(host: Remote) -> None:
     assert "did you mean" in host("list", "hos:", code=3).stderr
     error = json.loads(host("info", "host:c9", "--format", "json", code=3).stderr)
     assert error["kind"] == "NotFoundError"
-
-
-@pytest.fixture
-def both(servers: dict[str, Daemon]) -> Iterator[Ctr]:
-    """A ctrmgr that knows the two servers by their sockets, as `lxd` and `incus`."""
-    folder = Path(tempfile.mkdtemp(prefix="ctr-", dir="/var/tmp"))
-    folder.chmod(0o711)
-    runner = Ctr(folder)
-    for kind, daemon in servers.items():
-        runner("remote", "add", kind, str(daemon.socket))
-    yield runner
-    for kind in servers:
-        for row in rows(runner, f"{kind}:"):
-            runner("delete", "--force", row["name"])
-    runner.clean_up()
-    shutil.rmtree(folder)
 
 
 def test_list_of_all(both: Ctr) -> None:
