@@ -305,7 +305,7 @@ def run_shell(args: Args) -> int:
 def _enter(args: Args, command: list[str], *, shell: bool) -> int:
     import os
 
-    from ctrmgr.remote import execute, owners
+    from ctrmgr.remote import devices, execute, owners
 
     word = args.positional[0]
     if args.flag("tty") and args.flag("no-tty"):
@@ -332,6 +332,9 @@ def _enter(args: Args, command: list[str], *, shell: bool) -> int:
             if tty and "TERM" in os.environ:
                 env = {"TERM": os.environ["TERM"], **env}
             cwd = args.one("cwd") or (user.home if user else "")
+            if args.one("cwd").startswith("/") and not devices.node(server, name, cwd):
+                # Servers would say nothing and begin in /.
+                raise NotFoundError(f"go to `{cwd}`: No such file or directory")
             code = execute.run(server, name, command, env=env, uid=user.uid if user else 0, gid=gid, cwd=cwd, tty=tty)
         except (BackendError, NotFoundError) as error:
             if not isinstance(error, GoneError):

@@ -203,7 +203,7 @@ def _to_server(args: Args, source: End, server: Server, name: str) -> None:
 def as_image(args: Args, source: End) -> Iterator[Iterator[bytes]]:
     """A stopped instance as the bytes of a unified image."""
     if source.server:
-        fingerprint = copying.publish(source.server, source.name, passing=True)
+        fingerprint = copying.publish(source.server, source.name, description=args.one("description"), passing=True)
         with copying.Passing(source.server, fingerprint, _note(args)):
             yield copying.export_image(source.server, fingerprint)
         return
@@ -211,7 +211,7 @@ def as_image(args: Args, source: End) -> Iterator[Iterator[bytes]]:
     from ctrmgr.images import exporting, store
 
     image = store.load(record.Record(source.name).image)
-    metadata = exporting.metadata_yaml(image, {copying.PASSING: os.urandom(8).hex()})
+    metadata = exporting.metadata_yaml(image, copying.properties(args.one("description"), passing=True))
     blocks = within.tar(source.name, metadata)
     with contextlib.closing(blocks):  # type: ignore[type-var]
         yield blocks

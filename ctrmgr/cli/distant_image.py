@@ -198,10 +198,13 @@ def _give(server: Server, fingerprint: str, paths: list[str], alias: str) -> str
             f"on `{server.name}` alias `{alias}` stands for image `{taken[:12]}`", hint="choose another name"
         )
     have = {str(url).rpartition("/")[2].partition("?")[0] for url in server.get("/images")}
-    if fingerprint not in have:
-        fingerprint = images.send(server, paths)
+    if fingerprint in have:
+        if alias:
+            images.set_alias(server, alias, fingerprint)
+        return fingerprint
+    fingerprint = images.send(server, paths)
     if alias:
-        images.set_alias(server, alias, fingerprint)
+        copying.name_it(server, fingerprint, alias)
     return fingerprint
 
 
@@ -320,13 +323,15 @@ def publish(args: Args) -> None:
             print(f"publish {source.label} to {word}")
             return
         if source.server and target and source.server.name == target.name:
-            print(copying.publish(source.server, source.name, aliases=[alias] if alias else []))
+            names = [alias] if alias else []
+            said = args.one("description")
+            print(copying.publish(source.server, source.name, aliases=names, description=said))
             return
         if target:
             with distant_copy.as_image(args, source) as blocks:
                 fingerprint = copying.send_image(target, blocks)
             if alias:
-                images.set_alias(target, alias, fingerprint)
+                copying.name_it(target, fingerprint, alias)
             print(fingerprint)
             return
         print(publish_here(args, source, alias))

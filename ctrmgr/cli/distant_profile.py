@@ -181,7 +181,25 @@ def profile_pull(args: Args) -> None:
         distant.talk(args, f"note: this machine cannot use it: {error.message}")
 
 
+def profile_delete(args: Args) -> None:
+    """Of servers; instances that use one keep it from being deleted."""
+    for word in args.positional:
+        server, name = _at(word)
+        if not name:
+            raise SpecError(f"`{word}`: a profile is missing", hint="REMOTE:PROFILE")
+        with server:
+            users = get(server, name)[0].get("used_by") or ()
+            if users:
+                names = ", ".join(str(url).rpartition("/")[2].partition("?")[0] for url in users)
+                raise ConflictError(f"`{word}` is in use: {names}", hint="only one that nothing uses can be deleted")
+            if args.flag("dry-run"):
+                print(f"delete profile `{word}`")
+            else:
+                server.change("DELETE", f"/profiles/{quoted(name)}")
+
+
 RUN: dict[str, Callable[[Args], int | None]] = {
+    "profile delete": profile_delete,
     "profile diff": profile_diff,
     "profile list": profile_list,
     "profile pull": profile_pull,

@@ -118,6 +118,10 @@ def image_import(args: Args) -> None:
     from ctrmgr.cli.progress import Bar
     from ctrmgr.images import importing
 
+    if args.positional[-1].endswith(":") and len(args.positional) > 1:
+        from ctrmgr.remote import registry
+
+        registry.load().get(args.positional[-1][:-1])  # it says that there is none
     if _dry(args, f"import {' and '.join(f'`{path}`' for path in args.positional)}"):
         return
     with Bar(args.flag("quiet")) as bar:

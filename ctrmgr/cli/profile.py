@@ -254,7 +254,7 @@ COMMANDS = (
         "profile delete",
         "delete profiles of your own",
         profile_delete,
-        arguments=(Argument("PROFILE", "their names", repeat=True, complete="profile"),),
+        arguments=(Argument("PROFILE", "their names, or REMOTE:NAME", repeat=True, complete="profile", distant=True),),
     ),
     Command(
         "profile validate",

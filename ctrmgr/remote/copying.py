@@ -8,7 +8,7 @@ import os
 
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, UnsupportedError
 from ctrmgr.remote import instances, snapshots
-from ctrmgr.remote.server import Server, quoted
+from ctrmgr.remote.server import OperationError, Server, quoted
 from ctrmgr.remote.wire import Answer, GoneError
 
 TYPE_CHECKING = False
@@ -48,7 +48,13 @@ def upload(server: Server, path: str, blocks: Iterable[bytes], headers: Mapping[
         other.connection.close()
         if answer.status >= 300:
             raise server.refusal(answer)
-    return server.wait(server.decoded(answer)["id"])
+    operation = str(server.decoded(answer)["id"])
+    try:
+        return server.wait(operation)
+    except (KeyboardInterrupt, GoneError):
+        if path == "/images":
+            _unmade(server, operation)
+        raise
 
 
 class Hashed:
@@ -74,7 +80,9 @@ def send_image(server: Server, blocks: Iterable[bytes]) -> str:
     return fingerprint
 
 
-def publish(server: Server, name: str, *, aliases: Iterable[str] = (), passing: bool = False) -> str:
+def publish(
+    server: Server, name: str, *, aliases: Iterable[str] = (), description: str = "", passing: bool = False
+) -> str:
     """Make an image of a stopped instance; returns its fingerprint. Raises NotFoundError, ConflictError, BackendError.
 
     `passing`: it is on the way only, and never the same as one that is to stay, whatever is in it.
@@ -84,15 +92,50 @@ def publish(server: Server, name: str, *, aliases: Iterable[str] = (), passing: 
     data = {
         "source": {"type": "instance", "name": name},
         "public": False,
-        "properties": {PASSING: os.urandom(8).hex()} if passing else {},
+        "properties": properties(description, passing=passing),
         "aliases": [{"name": alias, "description": ""} for alias in aliases],
     }
-    doubt = f"whether there is an image of it is not known: `ctrmgr image list {server.name}:`"
+    operation = ""
     try:
-        done = server.change("POST", "/images", data, doubt=doubt)
-    except CtrmgrError as error:
+        operation = str(server.decoded(server.send("POST", "/images", data))["id"])
+        return str(server.wait(operation)["metadata"]["fingerprint"])
+    except BaseException as error:
+        taken_back = not operation or isinstance(error, OperationError) or _unmade(server, operation)
+        if not isinstance(error, CtrmgrError):
+            raise
+        if isinstance(error, GoneError) and not (operation and taken_back):
+            error.hint = f"whether there is an image of it is not known: `ctrmgr image list {server.name}:`"
         raise instances.translated(server, name, error) from None
-    return str(done["metadata"]["fingerprint"])
+
+
+def properties(description: str, *, passing: bool = False) -> dict[str, str]:
+    """Of an image that is made now."""
+    found = {"description": description} if description else {}
+    return {**found, PASSING: os.urandom(8).hex()} if passing else found
+
+
+def _unmade(server: Server, operation: str) -> bool:
+    """Wait, over another connection, for an image that nobody wants any more, and delete it. False: who knows."""
+    try:
+        with Server(server.name, server.target, server.project) as other:
+            url = f"/operations/{operation}/wait"
+            done = other.decoded(other.send("GET", url, query={"timeout": "60"}, timeout=65))
+        return done["status_code"] != 200 or not forget_image(server, str(done["metadata"]["fingerprint"]))
+    except CtrmgrError:
+        return False
+
+
+def name_it(server: Server, fingerprint: str, alias: str) -> None:
+    """Give an image that was just made its alias; when that fails, it goes again, or it is said that it is there."""
+    from ctrmgr.remote import images
+
+    try:
+        images.set_alias(server, alias, fingerprint)
+    except BaseException as error:
+        left = forget_image(server, fingerprint)
+        if left and isinstance(error, CtrmgrError):
+            error.hint = f"image `{fingerprint[:12]}` is left on `{server.name}`: {left}"
+        raise
 
 
 def refuse_if_running(server: Server, name: str, found: Mapping[str, Any]) -> None:
@@ -126,9 +169,7 @@ def refuse_if_there(server: Server, name: str) -> None:
         instances.get(server, name)
     except NotFoundError:
         return
-    raise ConflictError(
-        f"an instance `{instances.label(server, name)}` exists already", hint="choose another name, or delete it first"
-    )
+    raise instances.exists(server, name)
 
 
 def own_keys(found: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
@@ -182,6 +223,9 @@ def on_the_server(
     }
     try:
         server.change("POST", "/instances", data, doubt=instances.doubt(server, new, "made"))
+    except KeyboardInterrupt:
+        instances.removed(server, new)
+        raise
     except CtrmgrError as error:
         raise instances.translated(server, new, error) from None
 
@@ -199,6 +243,7 @@ def by_backup(source: Server, name: str, target: Server, new: str, *, alone: boo
     except BaseException as error:
         left = _drop(source, f"{url}/{backup}")
         if not isinstance(error, CtrmgrError):
+            instances.removed(target, new)
             raise
         if isinstance(error, GoneError):
             error.hint = instances.doubt(target, new, "made")

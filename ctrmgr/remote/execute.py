@@ -135,9 +135,11 @@ class NotRunError(CtrmgrError):
 
 def refuse_if_stopped(server: Server, name: str) -> None:
     """Raises ConflictError with the local words for it."""
-    status = instances.get(server, name)["status"]
+    status, label = instances.get(server, name)["status"], instances.label(server, name)
+    if status == "Frozen":
+        raise ConflictError(f"`{label}` is frozen", hint=f"ctrmgr unfreeze {label}")
     if status != "Running":
-        raise ConflictError(f"`{server.name}:{name}` is not running", hint=f"ctrmgr start {server.name}:{name}")
+        raise ConflictError(f"`{label}` is not running", hint=f"ctrmgr start {label}")
 
 
 def _size() -> tuple[int, int]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError
+from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, SpecError
 from ctrmgr.remote.body import loads
 from ctrmgr.remote.server import OperationError, Server, StaleError, UnknownError, quoted, retried
 from ctrmgr.remote.wire import GoneError
@@ -31,6 +31,11 @@ CONFLICTS = (
     "while the instance is",
 )
 """What servers say (with status 400 or in an operation) when an instance is in the wrong state."""
+TAKEN = ("already exists", "already in use", "unique constraint")
+IN_OUR_WORDS = {"already running": "is running already", "already stopped": "is not running"}
+INVALID = ("Invalid instance name", "Invalid config", "Invalid devices", "Invalid instance snapshot name",
+           "Unknown configuration key")  # fmt: skip
+"""What they say of words that cannot be right."""
 
 
 def label(server: Server, name: str) -> str:
@@ -43,12 +48,32 @@ def translated(server: Server, name: str, error: CtrmgrError) -> CtrmgrError:
         return error
     reason = error.message.partition(": ")[2] or error.message
     if isinstance(error, UnknownError):
+        server.check_project()
         return NotFoundError(f"no instance `{label(server, name)}`", hint=f"`ctrmgr list {server.name}:` lists them")
+    if isinstance(error, BackendError) and any(word in reason for word in INVALID):
+        return SpecError(f"`{label(server, name)}`: {reason}")
     if isinstance(error, BackendError) and any(word in reason.lower() for word in CONFLICTS):
+        for theirs, ours in IN_OUR_WORDS.items():
+            if theirs in reason:
+                return ConflictError(f"`{label(server, name)}` {ours}")
         return ConflictError(f"`{label(server, name)}`: {reason}", hint=error.hint)
     if isinstance(error, BackendError | ConflictError):
         error.message = f"`{label(server, name)}`: {reason}"
     return error
+
+
+def named(server: Server, name: str, error: CtrmgrError) -> CtrmgrError:
+    """The same of what is to have this name."""
+    told = translated(server, name, error)
+    if isinstance(told, ConflictError) and any(word in told.message.lower() for word in TAKEN):
+        return exists(server, name)
+    return told
+
+
+def exists(server: Server, name: str) -> ConflictError:
+    return ConflictError(
+        f"an instance `{label(server, name)}` exists already", hint="choose another name, or delete it first"
+    )
 
 
 def path(name: str) -> str:
@@ -166,7 +191,12 @@ def restart(server: Server, name: str, *, timeout: float | None = None, force: b
 
 
 def freeze(server: Server, name: str, *, thaw: bool = False) -> None:
-    set_state(server, name, "unfreeze" if thaw else "freeze")
+    """What is so already stays so."""
+    try:
+        set_state(server, name, "unfreeze" if thaw else "freeze")
+    except ConflictError:
+        if get(server, name)["status"] != ("Running" if thaw else "Frozen"):
+            raise
 
 
 def delete(server: Server, name: str, *, force: bool = False, again: int = 2) -> None:
@@ -190,8 +220,14 @@ def delete(server: Server, name: str, *, force: bool = False, again: int = 2) ->
 def rename(server: Server, name: str, new: str) -> None:
     try:
         server.change("POST", path(name), {"name": new}, doubt=doubt(server, name, "renamed"))
-    except CtrmgrError as error:
+    except UnknownError as error:
         raise translated(server, name, error) from None
+    except CtrmgrError as error:
+        raise named(server, new if _about_name(error) else name, error) from None
+
+
+def _about_name(error: CtrmgrError) -> bool:
+    return "instance name" in error.message or any(word in error.message.lower() for word in TAKEN)
 
 
 # Looking
@@ -201,6 +237,8 @@ def listing(server: Server) -> list[dict[str, str]]:
     """name, status, ipv4 and image of each. The servers' own lists ask the kernel about every instance; addresses are in the
     leases of their networks, and only who is in none of these is asked about."""
     found = sorted(server.get("/instances", query={"recursion": "1"}), key=lambda each: str(each["name"]))
+    if not found:
+        server.check_project()
     leases = _leases(server, found)
     rows = []
     for each in found:
@@ -310,7 +348,7 @@ def info(server: Server, name: str) -> dict[str, object]:
 
 def _device(name: str, keys: Mapping[str, str]) -> dict[str, str]:
     """A link has a name of its own inside, which is not the device's."""
-    return {**keys, "name": name, **({"link": keys["name"]} if "name" in keys else {})}
+    return {"name": name, **{"link" if key == "name" else key: value for key, value in keys.items()}}
 
 
 def console(server: Server, name: str) -> bytes:
@@ -357,7 +395,7 @@ def create(
     except CtrmgrError as error:
         if isinstance(error, NotFoundError):
             raise BackendError(f"`{server.name}`: {error.message.partition(': ')[2]}", hint=error.hint) from None
-        raise translated(server, name, error) from None
+        raise named(server, name, error) from None
 
 
 def finish(server: Server, name: str, action: Callable[[], None]) -> None:

@@ -104,6 +104,8 @@ class Server:
     def refusal(self, answer: Answer) -> CtrmgrError:
         """The error for a status of 300 or more."""
         reason = self.reason(answer)
+        if self.project and "project not found" in reason.lower():
+            return self.no_project()
         if answer.status == 404:
             return UnknownError(f"`{self.name}`: {reason}")
         if answer.status == 409:
@@ -115,6 +117,19 @@ class Server:
                 f"`{self.name}` refuses: {reason}", hint=f"does it trust us? `ctrmgr remote show {self.name}`"
             )
         return BackendError(f"`{self.name}` refuses: {reason}")
+
+    def no_project(self) -> BackendError:
+        return BackendError(
+            f"`{self.name}` has no project `{self.project}`", hint="`ctrmgr remote remove` and `add` choose another"
+        )
+
+    def check_project(self) -> None:
+        """Raises BackendError when it is gone: servers find nothing in it then, and say no more."""
+        if self.project:
+            try:
+                self.get(f"/projects/{quoted(self.project)}")
+            except UnknownError:
+                raise self.no_project() from None
 
     @staticmethod
     def reason(answer: Answer) -> str:

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import pty
 import socket
 import subprocess
+import termios
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.remote.daemons import Remote
+from tests.remote.daemons import Remote, tiny_image
 from tests.remote.middle import Middle
 
 
@@ -131,3 +137,147 @@ def test_interrupted(unix: Remote, middle: Middle) -> None:
     running.communicate(timeout=60)
     assert running.returncode == 130
     assert names(unix) == []
+
+
+class Once:
+    """A rule for the first request that begins like this, and what follows it on its connection."""
+
+    def __init__(self, what: str, *words: bytes) -> None:
+        self.what, self.words, self.seen = what, words, threading.Event()
+
+    def __call__(self, data: bytes) -> str:
+        if self.seen.is_set() or not all(word in data.split(b"\r\n")[0] for word in self.words):
+            return "pass"
+        self.seen.set()
+        return self.what
+
+
+def images(host: Remote) -> list[str]:
+    return host("image", "list", "host:", "--format", "csv").stdout.splitlines()[1:]
+
+
+def interrupted(host: Remote, middle: Middle, *words: str) -> None:
+    """Ctrl-C while the server works."""
+    rule = middle.rule = Once("slow", b"/wait")
+    running = host.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert rule.seen.wait(20)
+    running.send_signal(2)
+    said = running.communicate(timeout=60)
+    assert running.returncode == 130, said
+
+
+def test_publish_and_copy(unix: Remote, middle: Middle, tmp_path: Path) -> None:
+    """Whatever is cut off or interrupted, no image and no instance is left that nobody asked for, here or there."""
+    tar = str(tiny_image(tmp_path / "new.tar"))
+    before = images(unix)
+    unix("create", "tiny", "host:c1")
+    for rule, words, said in (
+        (Once("cut", b"POST /1.0/images "), ("publish", "far:c1", "--alias", "p"), "whether there is an image of it"),
+        (Once("cut", b"/wait"), ("publish", "far:c1", "--alias", "p"), "`far` went away"),
+        (Once("cut", b"/export"), ("publish", "far:c1", "local:", "--alias", "p"), "`far` went away"),
+        (Once("cut", b"/wait"), ("copy", "far:c1", "local:"), "`far` went away"),
+        (Once("cut", b"/wait"), ("image", "import", tar, "far:"), "`far` went away"),
+        (Once("cut", b"POST /1.0/images/aliases"), ("image", "import", tar, "far:", "--alias", "p"), "`far` went away"),
+        (Once("cut", b"POST /1.0/instances "), ("copy", "far:c1", "far:c2"), "`far:c2` was made is not known"),
+    ):
+        middle.rule = rule
+        assert said in unix(*words, code=6).stderr and rule.seen.is_set(), words
+        assert images(unix) == before and names(unix) == ["host:c1"], words
+    interrupted(unix, middle, "publish", "far:c1", "--alias", "p")
+    interrupted(unix, middle, "copy", "far:c1", "far:c2")
+    interrupted(unix, middle, "image", "import", tar, "far:")
+    assert images(unix) == before and names(unix) == ["host:c1"]
+    assert unix("image", "list", "--format", "json").stdout == "[]\n" and unix("list", "-f", "json").stdout == "[]\n"
+
+
+def test_files(unix: Remote, middle: Middle, tmp_path: Path) -> None:
+    """It is said how much of a tree has come."""
+    (tmp_path / "tree").mkdir()
+    for name in ("a", "b", "c"):
+        (tmp_path / "tree" / name).write_text(name)
+    unix("create", "tiny", "host:c1")
+    middle.rule = lambda data: "cut" if data.startswith(b"POST") and b"%2Fb" in data.split(b"\r\n")[0] else "pass"
+    gone = unix("file", "push", "--recursive", str(tmp_path / "tree"), "far:c1/opt", code=6)
+    assert "`far` went away" in gone.stderr and "2 files and directories are there" in gone.stderr
+    middle.rule = Once("cut", b"GET", b"%2Fetc%2Fgroup")
+    gone = unix("file", "pull", "far:c1/etc/group", str(tmp_path / "group"), code=6)
+    assert "`far` went away" in gone.stderr and not (tmp_path / "group").exists()
+
+
+def test_console(unix: Remote, middle: Middle) -> None:
+    """The server goes away under it, and then the instance: an error, and an end; the terminal is as it was."""
+    assert "no instance `host:c1`" in unix("console", "host:c1", code=3).stderr
+    unix("launch", "tiny", "host:c1")
+    for act, code, said in (("cut", 6, b"`far` went away"), ("stop", 0, b"ctrl-a q leaves it")):
+        middle.rule = rule = Once("pass", b"/websocket")
+        ours, theirs = pty.openpty()
+        as_it_was = termios.tcgetattr(theirs)
+        running = unix.popen("console", "far:c1", stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+        assert rule.seen.wait(20)
+        while termios.tcgetattr(theirs) == as_it_was:
+            time.sleep(0.01)
+        if act == "stop":
+            unix("stop", "--force", "host:c1")
+        else:
+            middle.rule = lambda data: "cut"
+            os.write(ours, b"x")
+        error = running.communicate(timeout=30)[1]
+        assert running.returncode == code and said in error, (act, error)
+        assert termios.tcgetattr(theirs) == as_it_was
+        os.close(ours)
+        os.close(theirs)
+    assert "is not running" in unix("console", "host:c1", code=4).stderr
+
+
+def test_quota_and_project(unix: Remote) -> None:
+    """What a project may not have is said, and not half made; neither is anything in a project that is gone."""
+    shared = [word for key in ("images", "profiles") for word in ("-c", f"features.{key}=false")]
+    unix.daemon.tool("project", "create", "small", *shared, "-c", "limits.instances=1")
+    try:
+        unix("remote", "add", "small", str(unix.daemon.socket), "--project", "small")
+        unix("create", "tiny", "small:c1")
+        full = unix("launch", "tiny", "small:c2", code=6)
+        assert full.stderr.startswith("error: `small:c2`: ") and "maximum" in full.stderr.lower()
+        full = unix("copy", "small:c1", "small:c2", code=6)
+        assert "maximum" in full.stderr.lower()
+        assert [row["name"] for row in json.loads(unix("list", "small:", "-f", "json").stdout)] == ["small:c1"]
+        unix("delete", "small:c1")
+    finally:
+        unix.daemon.tool("project", "delete", "small")
+    for words in (
+        ("launch", "tiny", "small:c1"),
+        ("info", "small:c1"),
+        ("list", "small:"),
+        ("exec", "small:c1", "--", "true"),
+    ):
+        assert "`small` has no project `small`" in unix(*words, code=6).stderr
+
+
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
+def test_an_old_server(unix: Remote) -> None:
+    """One without an extension is not asked for what it needs."""
+    path = unix.folder / "old.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    said = {"api_extensions": ["devlxd"], "auth": "trusted", "environment": {"server": "lxd", "server_version": "3.0"}}
+    body = json.dumps({"type": "sync", "metadata": said}).encode()
+    asked: list[bytes] = []
+
+    def talk() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                while request := client.recv(4096):
+                    asked.append(request.split(b"\r\n")[0])
+                    client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    threading.Thread(target=talk, daemon=True).start()
+    unix("remote", "add", "old", str(path))
+    refused = unix("attach-device", "old:c1", "g", "type=gpu", code=5)
+    assert "`old` cannot do `g`: it has no API extension `gpu_devices`" in refused.stderr
+    refused = unix("config", "set", "old:c1", "limits.cpu.nodes=0", code=5)
+    assert "`numa_cpu_placement`" in refused.stderr
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    assert all(request.startswith(b"GET ") for request in asked), asked

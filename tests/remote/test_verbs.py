@@ -35,7 +35,7 @@ def test_a_life(host: Remote) -> None:
     assert "is not running" in host("exec", "host:c1", "--", "true", code=4).stderr
     host("start", "host:c1")
     assert status(host) == "RUNNING"
-    assert "already running" in host("start", "host:c1", code=4).stderr
+    assert "is running already" in host("start", "host:c1", code=4).stderr
     host("freeze", "host:c1")
     assert status(host) == "FROZEN"
     host("unfreeze", "host:c1")
@@ -46,7 +46,7 @@ def test_a_life(host: Remote) -> None:
     assert "is running" in host("delete", "host:c1", code=4).stderr
     host("stop", "host:c1", "--timeout", "5")
     assert status(host) == "STOPPED"
-    assert host("stop", "host:c1", code=4).stderr.startswith("error: `host:c1`: ")
+    assert host("stop", "host:c1", code=4).stderr.startswith("error: `host:c1` is not running")
     host("rename", "host:c1", "host:c2")
     host("delete", "host:c2")
     assert rows(host, "host:") == []
@@ -124,7 +124,7 @@ def test_config(host: Remote) -> None:
     host("config", "unset", "host:c1", "user.a")
     assert "is not set" in host("config", "unset", "host:c1", "user.a", code=3).stderr
     assert host("config", "get", "host:c1", "user.a").stdout == "\n"
-    wrong = host("config", "set", "host:c1", "limits.memory=much", code=6)
+    wrong = host("config", "set", "host:c1", "limits.memory=much", code=2)
     assert "host:c1" in wrong.stderr
     host("config", "set", "host:c1", "security.no_new_privs=true")
     assert "lxc.no_new_privs = 1" in host("config", "get", "host:c1", "raw.lxc").stdout
@@ -329,3 +329,31 @@ def test_profiles_differ(unix: Remote) -> None:
     unix("profile", "pull", f"host:{tag}", "back")
     assert "no_new_privs" in unix("profile", "diff", tag, "back", code=1).stdout
     unix.daemon.tool("profile", "delete", tag)
+
+
+def test_the_same_words_as_here(unix: Remote, ctr: Ctr) -> None:
+    """What is wrong is told with the words and the exit code that it has on this machine."""
+    image = {"host:": "tiny", "": "builtin:busybox"}
+    for where, run in (("host:", unix), ("", ctr)):
+        own, more = f"{where}c1", ("-p", "no-network") if not where else ()
+        run("launch", image[where], own, *more)
+        for words, code, said in (
+            (("create", image[where], own), 4, f"an instance `{own}` exists already"),
+            (("create", image[where], f"{where}c_2"), 2, "c_2`"),
+            (("start", own), 4, f"`{own}` is running already"),
+            (("exec", "--cwd", "/nope", own, "--", "true"), 3, "go to `/nope`: No such file or directory"),
+            (("config", "set", own, "limits.memory=lots"), 2, "lots"),
+            (("config", "set", own, "nope=1"), 2, "nope"),
+            (("snapshot", "create", own, "a b"), 2, "a b"),
+            (("freeze", own), 0, ""),
+            (("freeze", own), 0, ""),
+            (("exec", own, "--", "true"), 4, "is frozen"),
+            (("unfreeze", own), 0, ""),
+            (("unfreeze", own), 0, ""),
+            (("stop", "--force", own), 0, ""),
+            (("stop", own), 4, f"`{own}` is not running"),
+            (("create", image[where], f"{where}c2", *more), 0, ""),
+            (("rename", own, f"{where}c2"), 4, f"an instance `{where}c2` exists already"),
+        ):
+            assert said in run(*words, code=code).stderr, words
+    assert "no remote `nope`" in unix("image", "import", "/etc/hostname", "nope:", code=3).stderr
