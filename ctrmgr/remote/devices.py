@@ -11,13 +11,15 @@ from ctrmgr.remote.waking import Look
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, NoReturn
 
     from ctrmgr.remote.translate import Translated
 
 
 EVERYBODYS = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx"))
 """What every program counts on. (Servers also show the host's /dev/fuse and /dev/net/tun, which a device may hide.)"""
+BROUGHT = {"gpu": ("/dev/dri/", "/dev/nvidia"), "infiniband": ("/dev/infiniband/",)}
+"""Types whose nodes the server chooses: how the paths of those begin."""
 
 
 def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> bool:
@@ -44,9 +46,11 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
     running = False
     begun = Moment()
     look = Look(server, name)
+    others: set[str] = set()
 
     def once(found: dict[str, Any], etag: str) -> None:
-        nonlocal running, begun
+        nonlocal running, begun, others
+        others = {keys["type"] for keys in found["expanded_devices"].values()}
         running, begun = found["status"] in ("Running", "Frozen"), Moment.of_http(server.date)
         for part, inside in places.items():
             _check_free(server, name, part, inside, found)
@@ -64,8 +68,12 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
             raise instances.translated(server, name, error) from None
         if running:
             for part, inside in places.items():
+                values = made.devices[part]
                 if inside:
-                    _verify(server, name, device, inside, made.devices[part], begun)
+                    _verify(server, name, device, inside, values, begun)
+                elif _chosen(values) and values["type"] not in others and not _brought(server, name, values, begun):
+                    where = " or ".join(f"`{path}…`" for path in BROUGHT[values["type"]])
+                    _take_out(server, name, device, f"nothing new is at {where}")
     return running
 
 
@@ -167,6 +175,11 @@ def _verify(server: Server, name: str, device: str, inside: str, values: Mapping
         reason = f"`{inside}` is the file that was there before"
     else:
         return
+    _take_out(server, name, device, reason)
+
+
+def _take_out(server: Server, name: str, device: str, reason: str) -> NoReturn:
+    """Of the configuration, what is not there although the server says so. Raises BackendError."""
     try:
         remove(server, name, device)
     except CtrmgrError as error:
@@ -177,6 +190,27 @@ def _verify(server: Server, name: str, device: str, inside: str, values: Mapping
     raise BackendError(
         f"`{server.name}` says that `{device}` is attached, but in `{name}` {reason}", hint="it was taken out again"
     )
+
+
+def _chosen(keys: Mapping[str, str]) -> bool:
+    """Whether its nodes are the server's choice, and known: a name of CDI, or a slice, brings what nobody can tell."""
+    return keys["type"] in BROUGHT and keys.get("gputype", "physical") == "physical" and "=" not in keys.get("id", "")
+
+
+def _brought(server: Server, name: str, keys: Mapping[str, str], since: Moment) -> bool:
+    """Whether a node of the type is in an instance that is not older than that."""
+    for begin in BROUGHT[keys["type"]]:
+        folder, _, start = begin.rpartition("/")
+        try:
+            names = server.get(f"/instances/{quoted(name)}/files", query={"path": folder}) or ()
+        except NotFoundError:
+            continue
+        for each in names:
+            if str(each).startswith(start):
+                found = node(server, name, f"{folder}/{each}")
+                if found and found.get("type") != "directory" and Moment.of(found.get("modified", "")) >= since:
+                    return True
+    return False
 
 
 def remove(server: Server, name: str, device: str) -> None:
