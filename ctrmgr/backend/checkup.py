@@ -118,8 +118,7 @@ def modules(root: str = "/") -> Iterator[Finding]:
             HOST, "modules", WRONG, text, hint="`scripts/install` loads it, if the package `apparmor` is there"
         )
     reason = lsm.no_fence(root)
-    text = f"open-fds: held: {reason}" if reason else "open-fds: revoked"
-    yield Finding(HOST, "open-fds", NOTE if reason else OK, text)
+    yield Finding(HOST, "open-fds", NOTE if reason else OK, f"held: {reason}" if reason else "revoked")
 
 
 def ids(root: str = "/") -> Iterator[Finding]:

@@ -161,12 +161,11 @@ def give(
         rows = _beside(name, device, rows, plan, running)
         if given or not asks:
             _open_all(device, rows, opened, running)
-        if running:
-            _hold(name, device, rows)
         if not volatile:
             added = record.Added(own, device, canonical, rows)
             crash("attach-recorded")
         if running:
+            _hold(name, device, rows)
             if any(row[0] == "host-hook" for row in rows):
                 from ctrmgr.backend import host_hooks
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from ctrmgr import state
-from ctrmgr.backend import record, repair
+from ctrmgr.backend import leases, record, repair
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
 from ctrmgr.kernel import control, spawn
@@ -43,6 +43,8 @@ def _add(path: str, run: str, running: bool) -> None:
 
         start.replan(name)
         return
+    if not counts:
+        leases.release(name, device)
     state.end_tail(plan, counts=counts)
     state.end_tail(config, counts=counts)
 
@@ -73,6 +75,9 @@ def _replace(path: str, run: str, running: bool) -> None:
             except (ConflictError, HostError):
                 record.drop(path)
                 return
+        for device in old - new:
+            repair.lift(os.path.basename(path), plan, device)
+            leases.release(os.path.basename(path), device)
     record.finish(path)
 
 

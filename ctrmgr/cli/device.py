@@ -48,6 +48,20 @@ def run_attach(args: Args) -> None:
     live = devices.attach(name, device, keys, volatile=args.flag("volatile"))
     if not live:
         talk(args, f"`{name}` is stopped: `{device}` comes with its next start")
+    if keys.get("type") == "unix-block":
+        warn_of_use(args, name, keys)
+
+
+def warn_of_use(args: Args, name: str, keys: dict[str, str]) -> None:
+    from ctrmgr.devices import unix_block
+
+    uses = unix_block.in_use(keys)
+    if uses:
+        talk(
+            args,
+            f"warning: the host itself uses this disk ({', '.join(uses)}): whatever `{name}` writes to it destroys what is there; "
+            "`readonly=true` lets it only read",
+        )
 
 
 def named(args: Args) -> tuple[str, str]:

@@ -74,6 +74,16 @@ def remembered(values: Mapping[str, str], root: str = "/") -> dict[str, str]:
     return {"id": disk.id}
 
 
+def in_use(values: Mapping[str, str], root: str = "/") -> list[str]:
+    """Where the host itself uses a disk that the keys let an instance write to, or a partition of it: mounts, swap, what is built on it."""
+    from ctrmgr.host import block
+
+    disk = block.at(values.get("source") or values.get("path", ""), root)
+    if disk is None or values.get("readonly") == "true":
+        return []
+    return list(dict.fromkeys(use for each in (disk, *disk.partitions) for use in block.used(each, root)))
+
+
 def _is(disk: Disk, id: str) -> bool:
     return disk.id == id.partition("@")[0] or disk.id == id
 

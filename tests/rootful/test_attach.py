@@ -113,6 +113,19 @@ def test_block_device(c1: Ctr, loop: str) -> None:
     assert Path(loop).read_bytes()[:8] == b"written\n"
 
 
+def test_a_disk_that_the_host_uses(c1: Ctr, loop: str, tmp_path: Path) -> None:
+    subprocess.run(["mkfs.ext4", "-q", loop], check=True)
+    (tmp_path / "mnt").mkdir()
+    subprocess.run(["mount", "-o", "ro", loop, tmp_path / "mnt"], check=True)
+    try:
+        read = c1("attach-device", "c1", "disk", "type=unix-block", f"source={loop}", "readonly=true")
+        assert read.stderr == ""
+        c1("detach-device", "c1", "disk")
+        assert f"the host itself uses this disk ({tmp_path / 'mnt'})" in c1("attach-device", "c1", loop).stderr
+    finally:
+        subprocess.run(["umount", tmp_path / "mnt"], check=True)
+
+
 @pytest.mark.parametrize("verb", ["detach-device", "suspend-device"])
 def test_what_was_written_is_on_the_disk(c1: Ctr, loop: str, tmp_path: Path, verb: str) -> None:
     """Though somebody still has it open, so that the kernel has no reason of its own to write it out."""

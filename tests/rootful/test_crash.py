@@ -99,6 +99,9 @@ def whole(ctr: Ctr) -> None:
         assert not files & {"config.new", "plan.new", "rename", repair.ANEW}, files
         assert not any(statefile.has_tail(f"{state}/instances/{name}/{file}") for file in ("config", "plan"))
     assert {os.readlink(path) for path in (state / "ids").iterdir()} <= names
+    for lease in (ctr.folder / "run/.leases").glob("* *"):
+        _, _, name, device = lease.name.split(" ", 3)
+        assert f"\t{device}\t" in (state / "instances" / name / "plan").read_text(), f"{lease.name} is nobody's"
 
 
 @pytest.fixture

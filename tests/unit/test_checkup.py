@@ -53,7 +53,7 @@ def test_nothing_is_lacking(root: Path) -> None:
     assert {finding.status for finding in found} == {"ok"}
     texts = [finding.text for finding in found]
     assert texts == [
-        "Linux 6.12", "pure cgroup2", "security modules: apparmor, bpf", "open-fds: revoked",
+        "Linux 6.12", "pure cgroup2", "security modules: apparmor, bpf", "revoked",
         "room for 100 instances, 0 in use",
     ]  # fmt: skip
 
