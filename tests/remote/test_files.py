@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.remote.daemons import Remote
-from tests.remote.test_faults import Middle, middle
-
-__all__ = ("middle",)
+from tests.remote.middle import Middle
 
 
 def test_there_and_back(https: Remote, tmp_path: Path) -> None:

@@ -8,9 +8,7 @@ import json
 import pytest
 
 from tests.remote.daemons import Remote
-from tests.remote.test_faults import Middle, middle
-
-__all__ = ("middle",)
+from tests.remote.middle import Middle
 
 
 def names(host: Remote) -> list[str]:
