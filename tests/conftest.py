@@ -124,10 +124,10 @@ def on_the_host(alone: bool, folder: Path = ROOT / "build") -> Iterator[None]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item):  # type: ignore[no-untyped-def]
     """Before its time is counted, a test waits for its turn, if it is one that does anything to the host."""
-    fixtures = getattr(item, "fixturenames", ())
-    folder = item.nodeid.split("/")[1]
+    fixtures = {*getattr(item, "fixturenames", ())}
     alone = "alone" in fixtures
-    if HELD in os.environ or "apart" in fixtures or not (alone or folder in ("cleanroot", "rootful")):
+    here = fixtures & {"ctr", "here"} or item.nodeid.split("/")[1] in ("cleanroot", "rootful")
+    if HELD in os.environ or "apart" in fixtures or not (alone or here):
         return (yield)
     with on_the_host(alone), pytest.MonkeyPatch.context() as patch:
         patch.setenv(HELD, "1")
@@ -137,6 +137,11 @@ def pytest_runtest_protocol(item: pytest.Item):  # type: ignore[no-untyped-def]
 @pytest.fixture
 def alone() -> None:
     """Of a test that looks at the whole host, or changes what others may be looking at."""
+
+
+@pytest.fixture
+def here() -> None:
+    """Of a test of servers that runs an instance on this machine, too, without `ctr`."""
 
 
 @pytest.fixture

@@ -94,6 +94,7 @@ def test_between_servers(all_of_them: Ctr, target: str) -> None:
     look(ctr, "lxd:c1")
 
 
+@pytest.mark.usefixtures("here")
 def test_round_the_world(all_of_them: Ctr) -> None:
     """LXD → Incus → here → the other LXD, and at the end there is one."""
     ctr = all_of_them
