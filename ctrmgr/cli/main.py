@@ -97,7 +97,7 @@ def near(word: str) -> str:
 def leading(words: list[str]) -> tuple[list[str], list[str]]:
     """The options that stand before the command, which mean the same there as behind it, and the rest."""
     count = 0
-    while count < len(words) and words[count][:1] == "-":
+    while count < len(words) and words[count][:1] == "-" and words[count].strip("-"):
         count += 2 if words[count] in ("-f", "--format") else 1
     return words[:count], words[count:]
 

@@ -300,10 +300,12 @@ def test_arguments_that_nobody_means(place: Ctr) -> None:
     rng = random.Random(20261121)
     for _ in range(150):
         words = [rng.choice(pool) for _ in range(rng.randint(1, 6))]
-        if words[0] in dangerous and "c1" in words:
-            words[words.index("c1")] = "nosuch"
-        if words[0] in endless and "--help" not in words:
-            words.insert(1, "--help")
+        before, rest = main.leading(words)
+        if rest[:1] and rest[0] in dangerous and "c1" in rest:
+            rest[rest.index("c1")] = "nosuch"
+        if rest[:1] and rest[0] in endless and "--help" not in rest:
+            rest.insert(1, "--help")
+        words = [*before, *rest]
         said = place(*words, code=None)
         assert said.code in (0, 2, 3, 4, 5, 6, 7, 126, 127), (words, said)
         assert "Traceback" not in said.stderr, (words, said)

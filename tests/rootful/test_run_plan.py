@@ -118,7 +118,7 @@ def test_taken(tmp_path: Path, row: str) -> None:
         ("device-env\tgpu\tA", "wrong `device-env`"),
         ("hook\tgpu\tsymlink", "wrong `hook`"),
         (f"hook\tgpu\tldcache\t{LONG * 16}", "wrong `hook`"),
-        ("hook\tgpu\tldcache" + "\t/d" * 9, "wrong `hook`"),
+        ("hook\tgpu\tldcache" + "\t/d" * 48, "wrong `hook`"),
         ("hotplug\tstick\t0\t0\t0660\trw", "wrong `hotplug`"),
         ("hotplug\tstick\t0\t0\t1777\trw\tusb", "wrong `hotplug`"),
         ("hotplug\tstick\t0\t0\t0660\tx\tusb", "wrong `hotplug`"),

@@ -69,7 +69,8 @@ def test_cpu_and_processes_against_limits(two: Ctr) -> None:
 def test_memory_that_is_used_is_seen(two: Ctr) -> None:
     before = once(two, "busy")["busy"]["memory"]
     two("exec", "busy", "--", "dd", "if=/dev/zero", "of=/dev/shm/full", "bs=1M", "count=32")
-    assert 32 << 20 <= once(two, "busy")["busy"]["memory"] - before < 48 << 20
+    # what it had besides may have become less meanwhile
+    assert 31 << 20 <= once(two, "busy")["busy"]["memory"] - before < 48 << 20
 
 
 def test_io(ctr: Ctr) -> None:
