@@ -363,6 +363,7 @@ RUN: dict[str, Callable[[Args], int | None]] = {
 
 MODULES = {
     "config device": "distant_config_device",
+    "config edit": "distant_config_edit",
     "copy": "distant_copy",
     "move": "distant_copy",
     "profile": "distant_profile",

@@ -12,10 +12,14 @@ from ctrmgr.remote.server import Server, open_server, quoted
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from ctrmgr.cli.command import Args
     from ctrmgr.remote.translate import Translated
+    from ctrmgr.source import Document
 
+NOTES = ("volatile.", "image.")
+"""Keys that are the server's own."""
 
 # Making
 
@@ -80,7 +84,11 @@ def load(path: str) -> Plain:
     """Raises SpecError for what is no profile."""
     from ctrmgr import source
 
-    document = source.load(path)
+    return plain(source.load(path))
+
+
+def plain(document: Document) -> Plain:
+    """Raises SpecError for what is no profile."""
     data = document.data or {}
     if not isinstance(data, dict):
         raise document.error((), "is not a profile: it has no keys")
@@ -271,9 +279,13 @@ def _yaml(profiles: object, config: object, own: object) -> str:
 
 def config_show(args: Args) -> None:
     server, name = distant.one(args.positional[0])
-    found = instances.get(server, name)
-    config = {key: value for key, value in found["config"].items() if not key.startswith(("volatile.", "image."))}
-    print(_yaml(found["profiles"], config, found["devices"]), end="")
+    print(shown(instances.get(server, name)), end="")
+
+
+def shown(found: Mapping[str, Any]) -> str:
+    """An instance's own keys and devices, without what the server notes for itself."""
+    config = {key: value for key, value in found["config"].items() if not key.startswith(NOTES)}
+    return _yaml(found["profiles"], config, found["devices"])
 
 
 def config_get(args: Args) -> None:

@@ -128,6 +128,28 @@ def test_config(host: Remote) -> None:
     assert "host:c1" in wrong.stderr
     host("config", "set", "host:c1", "security.no_new_privs=true")
     assert "lxc.no_new_privs = 1" in host("config", "get", "host:c1", "raw.lxc").stdout
+    text = host("config", "show", "host:c1").stdout
+    assert "nothing was changed" in host("config", "edit", "host:c1", stdin=text).stderr
+    added = text.replace("limits.memory: 64MiB", "limits.memory: 96MiB\n  security.capabilities.drop: sys_nice")
+    added = added.replace("devices: {}", "devices:\n  fuse: {type: unix-char, source: /dev/fuse, gid: '5'}")
+    assert "96MiB" in host("config", "edit", "host:c1", "--dry-run", stdin=added).stdout
+    host("config", "edit", "host:c1", stdin=added)
+    assert host("config", "get", "host:c1", "limits.memory").stdout == "96MiB\n"
+    raw = host("config", "get", "host:c1", "raw.lxc").stdout
+    assert "lxc.no_new_privs = 1" in raw and "lxc.cap.drop = sys_nice" in raw
+    assert "fuse,unix-char," in host("config", "device", "list", "host:c1", "-fcsv").stdout
+    host("start", "host:c1")  # what the server notes for itself is still there
+    assert "cannot be changed here" in host("config", "edit", "host:c1", stdin="profiles: [x]\n", code=2).stderr
+    refused = host(
+        "config",
+        "edit",
+        "host:c1",
+        stdin=added + "  x: {type: unix-char, source: /dev/null, lease: exclusive}\n",
+        code=5,
+    )
+    assert (
+        "lease" in refused.stderr and "x" not in host("config", "show", "host:c1").stdout.split("devices:")[1].split()
+    )
 
 
 def test_config_device(host: Remote) -> None:
