@@ -24,7 +24,7 @@ def servers() -> Iterator[dict[str, Daemon]]:
 
 @pytest.fixture(params=["lxd", "incus"])
 def daemon(request: pytest.FixtureRequest, servers: dict[str, Daemon]) -> Daemon:
-    return servers[request.param]
+    return servers[request.param].alive()
 
 
 @pytest.fixture

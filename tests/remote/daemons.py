@@ -154,6 +154,13 @@ class Daemon:
             time.sleep(0.05)
         raise AssertionError((self.scratch / "log").read_text())
 
+    def alive(self) -> Daemon:
+        """Itself. One that has died by itself is begun again, and its last words are shown: whoever it died on has failed already."""
+        if self.process.poll() is not None:
+            print((self.scratch / "log").read_text()[-8000:])
+            self.start()
+        return self
+
     def set_up(self, image: Path) -> None:
         preseed = {
             "config": {"core.https_address": ADDRESS},
@@ -250,7 +257,7 @@ def knowing(servers: Mapping[str, Daemon]) -> Iterator[Known]:
     """It leaves nothing on them but images."""
     folder = Path(tempfile.mkdtemp(prefix="ctr-", dir="/var/tmp"))
     folder.chmod(0o711)
-    runner = Known(folder, servers)
+    runner = Known(folder, {kind: daemon.alive() for kind, daemon in servers.items()})
     try:
         yield runner
     finally:
