@@ -210,7 +210,7 @@ def test_not_there(host: Remote) -> None:
     """What stays on one machine says so."""
     assert "did you mean `host`" in host("start", "hst:c1", code=3).stderr
     assert "an instance is missing" in host("start", "host:", code=2).stderr
-    assert "this machine only" in host("config", "edit", "host:c1", code=5).stderr
+    assert "this machine only" in host("suspend-device", "host:c1", "fuse", code=5).stderr
     assert "did you mean" in host("list", "hos:", code=3).stderr
     error = json.loads(host("info", "host:c9", "--format", "json", code=3).stderr)
     assert error["kind"] == "NotFoundError"
