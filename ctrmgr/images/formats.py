@@ -24,6 +24,8 @@ MAGIC = {
     "bz2": b"BZh",
     "squashfs": b"hsqs",
 }
+ZSTD = ("zstd", "-dcq", "--long=31", "-M2048MB")
+"""The program that decompresses what Python cannot: standard input to standard output."""
 BUFFER = 1 << 20
 NOBODY = 65534
 
@@ -77,7 +79,7 @@ class Source:
             return self.fd
         try:
             self._filter = subprocess.Popen(
-                ["zstd", "-dcq", "--long=31", "-M2048MB"],
+                ZSTD,
                 stdin=self.fd,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

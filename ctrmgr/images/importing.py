@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 METADATA_MAX = 1 << 20
+ZSTD = "zstd"
+"""The sandbox's answer when it needs that program for the rest."""
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -140,6 +142,8 @@ def _unpack(staging: str, source: Source, name: str, limits: Limits, progress: P
     try:
         result = sandbox.wait(lambda: progress("unpacking", source.position(), source.size))
         source.check_filter()
+        if ZSTD in result:
+            result = _layers_of_zstd(staging, limits)
     except CtrmgrError as error:
         error.args = (f"`{source.path}`: {error.message}",)
         error.message = error.args[0]
@@ -149,13 +153,30 @@ def _unpack(staging: str, source: Source, name: str, limits: Limits, progress: P
     return result
 
 
+def _layers_of_zstd(staging: str, limits: Limits) -> dict[str, str]:
+    """The second half of an import of OCI's layers, in a sandbox that shows the host's zstd."""
+    if not os.path.exists(oci.ZSTD):
+        raise HostError("an image with layers of zstd needs the program zstd", hint="install the package `zstd`")
+
+    def task() -> dict[str, str]:
+        done = oci.flatten("/image/tree", limits)
+        if done is None:
+            raise HostError(f"`{oci.ZSTD}` cannot be seen where images are unpacked")
+        return _arrange("/image", "tree", *done)
+
+    result = Sandbox(staging, task, tools=unsquash.TOOLS).wait()
+    os.rmdir(staging + "/.room")
+    return result
+
+
 def _unpack_tar(fd: int, source: Source | None, name: str, limits: Limits) -> dict[str, str]:
     os.mkdir("/" + name, 0o755)
     unpacker = Unpacker("/" + name, limits)
     kind = source.kind if source else "tar"
     unpacker.run(formats.decompressed(fd, kind), source.position if source and kind != "tar" else None)
     if name == "tree" and oci.is_image("/tree"):
-        return _arrange("/", name, *oci.flatten("/tree", limits))
+        done = oci.flatten("/tree", limits)
+        return _arrange("/", name, *done) if done else {ZSTD: "wanted"}
     return _arrange("/", name, unpacker.bytes, len(unpacker.kinds))
 
 
@@ -211,6 +232,8 @@ def import_stream(
                 result = pipe.run(sandbox, tick)
             finally:
                 pipe.close()
+            if ZSTD in result:
+                result = _layers_of_zstd(staging.path, limits)
             digest = pipe.digest.hexdigest()
             check_fingerprint(source, digest, fingerprint)
             new = staging.commit(digest, describe(staging.path, result, source, description))

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import tarfile
 
 from ctrmgr.errors import SpecError
@@ -20,6 +21,7 @@ from ctrmgr.images.unpack import Limits, Stream, Unpacker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 JSON_MAX = 4 << 20
@@ -27,6 +29,9 @@ LAYERS_MAX = 500
 GONE, OPAQUE = ".wh.", ".wh..wh..opq"
 """Names that say what a layer has taken away: one name, or all that was in the folder."""
 LABELS = "ctrmgr."
+ZSTD = "/usr/bin/zstd"
+"""Seen only in a sandbox that shows the host's programs."""
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 ABOUT = ("org.opencontainers.image.description", "org.opencontainers.image.title")
 
 
@@ -38,11 +43,16 @@ def is_image(folder: str) -> bool:
     )
 
 
-def flatten(folder: str, limits: Limits) -> tuple[int, int]:
-    """Bytes and files of the root filesystem. Raises SpecError."""
+def flatten(folder: str, limits: Limits) -> tuple[int, int] | None:
+    """Bytes and files of the root filesystem; None, and nothing was done, if layers are of zstd and the program is not there.
+
+    Raises SpecError.
+    """
     config, layers = _layout(folder) if os.path.exists(f"{folder}/index.json") else _saved(folder)
     if not 0 < len(layers) <= LAYERS_MAX:
         raise SpecError(f"the image has {len(layers)} layers")
+    if not os.path.exists(ZSTD) and any(map(_is_zstd, layers)):
+        return None
     os.mkdir(f"{folder}/rootfs", 0o755)
     unpacker = Layers(f"{folder}/rootfs", limits)
     for layer in layers:
@@ -169,6 +179,12 @@ def _open(path: str) -> int:
 # Layers
 
 
+def _is_zstd(path: str) -> bool:
+    fd = _open(path)
+    with open(fd, "rb") as file:
+        return file.read(4) == formats.MAGIC["zst"]
+
+
 class Layers(Unpacker):
     """Unpacks one layer over the other."""
 
@@ -184,13 +200,29 @@ class Layers(Unpacker):
             if not os.pread(fd, 512, 0).strip(b"\0"):
                 return  # nothing was changed
             kind = formats.detect(path, fd)
-            if kind in ("zst", "squashfs"):
-                raise SpecError(f"the image has a layer of the kind {kind}", hint="save it with layers of tar or gzip")
+            if kind == "squashfs":
+                raise SpecError(
+                    "the image has a layer of the kind squashfs", hint="save it with layers of tar, gzip or zstd"
+                )
             self._own = set()
             packed = (lambda: os.lseek(fd, 0, os.SEEK_CUR)) if kind != "tar" else None
-            self.run(formats.decompressed(fd, kind), packed)
+            if kind == "zst":
+                self._zstd(fd, packed)
+            else:
+                self.run(formats.decompressed(fd, kind), packed)
         finally:
             os.close(fd)
+
+    def _zstd(self, fd: int, packed: Callable[[], int] | None) -> None:
+        # Its own words are kept from the user's terminal; it reads the file by our offset, which is how much is read.
+        zstd = subprocess.Popen(
+            (ZSTD, *formats.ZSTD[1:]), stdin=fd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+        )
+        with zstd:
+            assert zstd.stdout
+            self.run(zstd.stdout, packed)
+        if zstd.returncode:
+            raise SpecError("the archive is corrupt: zstd cannot decompress one of its layers")
 
     def entry(self, member: tarfile.TarInfo, stream: Stream) -> None:
         name = self.clean(member.name)

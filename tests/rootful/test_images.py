@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError, SpecError, UnsupportedError
-from ctrmgr.images import build, exporting, importing, removal, staging, store
+from ctrmgr.images import build, exporting, importing, oci, removal, staging, store
 from ctrmgr.images.sandbox import Sandbox
 from ctrmgr.images.treetar import TreeTar
 from ctrmgr.images.unpack import Limits
+from tests.unit.test_images_oci import layout as oci_layout
 
 pytestmark = pytest.mark.usefixtures("apart")
 
@@ -142,6 +143,26 @@ def test_import(form: str, tree: Path, tmp_path: Path, state_dir: Path) -> None:
     again, new = importing.import_image([str(path)], fingerprint=image.fingerprint)
     assert not new
     assert again.fingerprint == store.find("tiny").fingerprint == image.fingerprint
+    assert leftovers(state_dir) == []
+
+
+def test_layers_of_zstd(tree: Path, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = tar_of(tree, tmp_path / "layer.tar.zst", "--zstd").read_bytes()
+    oci_layout(tmp_path / "oci", layer)
+    packed = tar_of(tmp_path / "oci", tmp_path / "oci.tar")
+    for path in (packed, tmp_path / "oci"):  # from a file, and from a stream
+        image, new = importing.import_image([str(path)])
+        assert new
+        check(image, tree)
+        assert leftovers(state_dir) == []
+    oci_layout(tmp_path / "cut", layer[:-60])
+    with pytest.raises(SpecError, match=r"^`.*/cut\.tar`: the archive ends in the middle$"):
+        importing.import_image([str(tar_of(tmp_path / "cut", tmp_path / "cut.tar"))])
+    assert leftovers(state_dir) == []
+    monkeypatch.setattr(oci, "ZSTD", "/nowhere/zstd")
+    removal.delete(image.fingerprint)
+    with pytest.raises(HostError, match="needs the program zstd"):
+        importing.import_image([str(tmp_path / "oci")])
     assert leftovers(state_dir) == []
 
 

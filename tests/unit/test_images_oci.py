@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ UPPER = archive(
 MERGED = {
     "etc/kept": "2", "etc/new": "6", "etc/same": "2", "full/c": "7", "turns/y": "8", "was": "9",
 }  # fmt: skip
+
+
+def zstd(data: bytes) -> bytes:
+    return subprocess.run(["zstd", "-cq"], input=data, stdout=subprocess.PIPE, check=True).stdout
 
 
 def blob(folder: Path, data: bytes) -> dict[str, Any]:
@@ -70,9 +75,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "n", "r", "v", "x86_64")))
 
 
+@pytest.mark.parametrize("pack", [bytes, zstd])
 @pytest.mark.parametrize("make", [layout, saved])
-def test_layers_over_each_other(tmp_path: Path, make: Callable[..., Path]) -> None:
-    folder = make(tmp_path / "tree", LOWER, bytes(1024), gzip.compress(UPPER))
+def test_layers_over_each_other(tmp_path: Path, make: Callable[..., Path], pack: Callable[[bytes], bytes]) -> None:
+    folder = make(tmp_path / "tree", pack(LOWER), bytes(1024), gzip.compress(UPPER))
     assert oci.is_image(str(folder))
     oci.flatten(str(folder), Limits())
     assert sorted(os.listdir(folder)) == ["metadata.yaml", "rootfs"]
@@ -85,6 +91,15 @@ def test_layers_over_each_other(tmp_path: Path, make: Callable[..., Path]) -> No
         "description": "a thing",
         "architecture": "amd64",
     }
+
+
+def test_without_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oci, "ZSTD", "/nowhere/zstd")
+    folder = layout(tmp_path / "tree", LOWER, zstd(UPPER))
+    before = sorted(os.listdir(folder))
+    assert oci.flatten(str(folder), Limits()) is None  # asked for, before anything is done
+    assert sorted(os.listdir(folder)) == before
+    assert oci.flatten(str(layout(tmp_path / "plain", LOWER)), Limits())
 
 
 def test_what_is_no_image(tmp_path: Path) -> None:
@@ -119,7 +134,11 @@ def fifo(folder: Path) -> None:
         (fifo, "is no file"),
         (lambda folder: layout(folder, machine="arm64"), "has 0 images for this machine"),
         (layout, "has 0 layers"),
-        (lambda folder: layout(folder, b"\x28\xb5\x2f\xfd" + bytes(600)), "a layer of the kind zst"),
+        (lambda folder: layout(folder, b"hsqs" + bytes(600)), "a layer of the kind squashfs"),
+        (lambda folder: layout(folder, zstd(LOWER)[:-40]), "ends in the middle"),
+        (lambda folder: layout(folder, zstd(LOWER) + b"rubbish"), "zstd cannot decompress one of its layers"),
+        (lambda folder: layout(folder, zstd(archive(entry("../x")))), "leads upwards"),
+        (lambda folder: layout(folder, zstd(LOWER + bytes(4 << 26))), "unpacks to more than 1000 times its size"),
         (lambda folder: layout(folder, archive(entry("../x"))), "leads upwards"),
         (lambda folder: layout(folder, archive(link("a", "/etc"), entry("a/.wh.passwd"), entry("a/x"))), "written through `a`"),
         (lambda folder: layout(folder, LOWER, config=[]), "is no map"),
@@ -130,7 +149,7 @@ def test_hostile_ones(tmp_path: Path, spoil: Callable[[Path], object], said: str
     folder = layout(tmp_path / "tree", LOWER)
     spoil(folder)
     with pytest.raises(SpecError, match=said):
-        oci.flatten(str(folder), Limits())
+        oci.flatten(str(folder), Limits(ratio_from=1 << 26))
 
 
 def test_hostile_saves(tmp_path: Path) -> None:
