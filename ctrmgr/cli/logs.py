@@ -66,7 +66,7 @@ COMMANDS = (
         "sit at the console of an instance on a server",
         run_console,
         arguments=(Argument("INSTANCE", "REMOTE:NAME", complete="instance"),),
-        help="Ctrl-a q leaves it, ctrl-a ctrl-a is one ctrl-a. On this machine `logs --follow` shows the console and `shell` gives a terminal.",
+        help="Ctrl-a q leaves it, and so does the end of its input; ctrl-a ctrl-a is one ctrl-a. On this machine `logs --follow` shows the console and `shell` gives a terminal.",
     ),
     Command(
         "logs",

@@ -212,7 +212,7 @@ class _Loop:
     def go(self) -> None:
         """Until all output has come."""
         everything = {self.input, *self.outputs, *([self.control] if self.control else [])}
-        while not all(each.ended for each in self.outputs):
+        while not self._over():
             poll = select.poll()
             busy = False
             for each in everything:
@@ -230,6 +230,9 @@ class _Loop:
                 if not each.ended and (each.more or each.fileno() in ready):
                     self._receive(each)
                 self._flush(each)
+
+    def _over(self) -> bool:
+        return all(each.ended for each in self.outputs)
 
     def _flush(self, each: WebSocket) -> None:
         try:
@@ -300,23 +303,24 @@ ESCAPE, LEAVE = 1, ord("q")
 
 
 class _Console(_Loop):
-    """A console has no end of its own: whoever looks at it leaves."""
+    """A console has no end of its own: whoever looks at it leaves, by the keys for it or when the input ends."""
 
-    escaped = False
+    escaped = left = False
+
+    def _over(self) -> bool:
+        # What was typed before is to get there.
+        return super()._over() or (self.left and not self.input.out)
 
     def _stdin(self) -> None:
         try:
             data = os.read(self.streams.stdin, BLOCK)
         except OSError:
             data = b""
-        if not data:
-            self.stdin_open = False
-            return
+        self.left = not data
         typed = bytearray()
         for byte in data:
             if self.escaped and byte == LEAVE:
-                for each in self.outputs:
-                    each.ended = True
+                self.left = True
                 break
             if byte == ESCAPE and not self.escaped:
                 self.escaped = True
@@ -327,10 +331,13 @@ class _Console(_Loop):
             self.escaped = False
         if typed:
             self.input.send(BINARY, bytes(typed))
+        if self.left:
+            self.stdin_open = False
+            self.input.close()
 
 
 def console(server: Server, name: str, streams: Streams | None = None) -> None:
-    """Until it is left, or the instance stops. Raises NotFoundError, ConflictError, BackendError."""
+    """Until it is left, the input ends, or the instance stops. Raises NotFoundError, ConflictError, BackendError."""
     width, height = _size()
     asked = {"width": width, "height": height, "type": "console"}
     found = server.decoded(server.send("POST", f"/instances/{quoted(name)}/console", asked))

@@ -299,7 +299,7 @@ def test_pylxd_for_programs(unix: Remote) -> None:
 
 
 def test_console(unix: Remote) -> None:
-    """What is written to it is seen, what is typed goes there; ctrl-a q leaves it."""
+    """What is written to it is seen, what is typed goes there; ctrl-a q leaves it, and so does the end of the input."""
     unix("create", "tiny", "host:c1")
     assert "is not running" in unix("console", "host:c1", code=4).stderr
     unix("start", "host:c1")
@@ -322,6 +322,7 @@ def test_console(unix: Remote) -> None:
     sitting.stdin.write(b"\x01q")
     sitting.stdin.flush()
     assert sitting.wait(20) == 0
+    assert unix("console", "host:c1", stdin="").stdout == ""
 
 
 def test_places(both: Ctr) -> None:
