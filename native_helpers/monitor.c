@@ -113,6 +113,14 @@ static void restart(struct monitor *m)
 	syscall(SYS_execveat, m->exe, "", argv, env, AT_EMPTY_PATH);
 }
 
+/* Whoever then sees or hears that it does not run may unmount what the instance's directory is on. */
+static void let_go(struct monitor *m)
+{
+	close_fd(&m->console_log);
+	close(FD_PLAN);
+	close(FD_INSTANCE);
+}
+
 static _Noreturn void finish(struct monitor *m)
 {
 	control_trace_end(m);
@@ -127,6 +135,7 @@ static _Noreturn void finish(struct monitor *m)
 		control_end(m);
 		restart(m);
 	}
+	let_go(m);
 	monitor_clean(m);
 	control_end(m);
 	_exit(0);
@@ -350,6 +359,7 @@ int main(int argc, char **argv)
 	prctl(PR_SET_NAME, "ctrmgr-monitor");
 	block_signals(&m);
 	if (monitor_open(&m, &f) || monitor_start(&m, &f)) {
+		let_go(&m);
 		if (!again)
 			report(&m, &f);
 		return 7;

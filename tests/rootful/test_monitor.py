@@ -18,13 +18,14 @@ import pytest
 
 from ctrmgr.errors import ConflictError
 from ctrmgr.kernel import control
-from tests.conftest import ROOT, Ctr, build
+from tests.conftest import ROOT, Ctr, build, libc
 from tests.rootful.planned import Planned, image, wait_for
 
 LAUNCH = ("launch", "builtin:busybox", "-p", "no-network")
 FUSE = "/dev/fuse"
 PRIVATE_KB = 100
 CLIENTS = 32
+MS_BIND = 4096
 Plan = Callable[..., Planned]
 
 
@@ -98,9 +99,9 @@ def test_restart_policy(plan: Plan, policy: str, script: str, runs: int) -> None
 
 @pytest.mark.parametrize("op", [control.STOP, control.KILL])
 def test_what_was_asked_to_end_is_not_started_again(plan: Plan, op: int) -> None:
-    planned = plan(f"{RUNS} trap 'exit 1' TERM; sleep 1000 & wait", "restart\talways\n")
+    planned = plan(f"{RUNS} trap 'exit 1' TERM; : > /ready; sleep 1000 & wait", "restart\talways\n")
     planned.start()
-    wait_for((planned.home / "upper/runs").exists)
+    wait_for((planned.home / "upper/ready").exists)
     assert planned.ask(op).error == 0
     assert planned.gone()
     assert (planned.home / "upper/runs").read_text() == "run\n"
@@ -230,6 +231,24 @@ def test_a_start_that_fails_leaves_nothing(plan: Plan) -> None:
     assert (report.error, report.step, report.detail) == (errno.ENOENT, "run init", "/no/such")
     wait_for(planned.gone)
     assert not (planned.home / "exit").exists()
+
+
+@pytest.mark.parametrize("how", ["hears", "sees", "never began"])
+def test_what_it_was_on_can_be_unmounted_at_once(plan: Plan, how: str) -> None:
+    """By whoever knows that it does not run."""
+    planned = plan(rows="init\t/no/such\n" if how == "never began" else "")
+    home = bytes(planned.home)
+    for _ in range(8):
+        assert libc.mount(home, home, None, MS_BIND, None) == 0
+        report = planned.monitor()
+        if how == "hears":
+            planned.ask(control.KILL)
+        elif how == "sees":
+            os.kill(report.init_pid, signal.SIGKILL)
+            while (planned.run / "state").exists():
+                pass
+        assert libc.umount2(home, 0) == 0, "the monitor has it open yet"
+        wait_for(planned.gone)
 
 
 def test_what_it_does_not_know_it_refuses(plan: Plan) -> None:
