@@ -23,7 +23,7 @@ def edit(text: str, name: str, check: Callable[[str, str], T]) -> tuple[str, T] 
     Text on standard input takes the place of the editor. Text that `check` refuses (SpecError) is opened again if there is
     somebody to ask. Otherwise it stays in its file, which the error names.
     """
-    given = _piped()
+    given = piped()
     if given:
         return None if given == text else (given, check("standard input", given))
     fd, path = tempfile.mkstemp(prefix=f"ctrmgr-{name}-", suffix=".yaml")
@@ -46,10 +46,13 @@ def edit(text: str, name: str, check: Callable[[str, str], T]) -> tuple[str, T] 
         return changed, result
 
 
-def _piped() -> str:
-    """What standard input has, if that is a file or a pipe."""
-    kind = os.fstat(0).st_mode if sys.stdin else 0
-    return sys.stdin.read() if stat.S_ISREG(kind) or stat.S_ISFIFO(kind) else ""
+def piped(*, whatever: bool = False) -> str:
+    """What standard input has, if that is a file, a pipe or a socket; or `whatever` it is. Raises SpecError."""
+    kind = stat.S_IFMT(os.fstat(0).st_mode) if sys.stdin else 0
+    try:
+        return sys.stdin.read() if whatever or kind in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK) else ""
+    except UnicodeDecodeError:
+        raise SpecError("`standard input` is not UTF-8") from None
 
 
 def _run(path: str) -> None:

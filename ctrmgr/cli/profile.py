@@ -108,19 +108,30 @@ def _from_oci(name: str, file: str, text: str) -> str:
     return EMPTY.format(name).replace("config: {}\n", f"config:\n{''.join(lines)}" if lines else "config: {}\n")
 
 
+def _named(text: str, name: str) -> str:
+    lines = text.splitlines(keepends=True)
+    return "".join(f"name: {name}\n" if line.startswith("name:") else line for line in lines)
+
+
 def profile_create(args: Args) -> None:
-    """An empty profile, or the one in a file or (`-`) on standard input."""
+    """The one in a file or on standard input, else an empty one."""
+    from ctrmgr.cli.edit import piped
+
     name = args.positional[0]
     path = _own(name)
     if os.path.exists(path) or folders.find(name):
         raise ConflictError(
             f"profile `{name}` exists", hint=f"`ctrmgr profile edit {name}` changes it (of a packaged one, a copy)"
         )
+    file = args.positional[1] if len(args.positional) > 1 else ""
+    if file in ("", "-"):
+        given, file = piped(whatever=file == "-"), "standard input"
+    else:
+        given = _read(file)
     text = EMPTY.format(name)
-    if len(args.positional) > 1:
-        text = sys.stdin.read() if args.positional[1] == "-" else _read(args.positional[1])
-        text = _from_oci(name, args.positional[1], text) or text
-        _validate(args.positional[1], text)
+    if given.strip():
+        text = _from_oci(name, file, given) or _named(given, name)
+        _validate(file, text)
     _write(args, path, text)
     _talk(args, f"made profile `{name}`: {path}")
 
@@ -144,9 +155,7 @@ def profile_copy(args: Args) -> None:
     old, new = args.positional
     if folders.find(new):
         raise ConflictError(f"profile `{new}` exists")
-    text = _read(find(old))
-    lines = [f"name: {new}\n" if line.startswith("name:") else line for line in text.splitlines(keepends=True)]
-    _write(args, _own(new), "".join(lines))
+    _write(args, _own(new), _named(_read(find(old)), new))
     _talk(args, f"copied profile `{old}` to `{new}`: {_own(new)}")
 
 
@@ -234,13 +243,13 @@ COMMANDS = (
     ),
     Command(
         "profile create",
-        "make a profile, empty or from a file",
+        "make a profile from a file or standard input, else an empty one",
         profile_create,
         arguments=(
             Argument("PROFILE", "its name"),
             Argument(
                 "FILE",
-                "YAML, or the limits of an OCI config.json; `-` is standard input",
+                "YAML, or the limits of an OCI config.json; without one or with `-`, what standard input has",
                 required=False,
                 complete="file",
             ),

@@ -136,6 +136,18 @@ def test_profile_create_copy_delete(place: Path, capsys: pytest.CaptureFixture[s
     assert '"other"' in capsys.readouterr().out
 
 
+def test_made_of_a_pipe(ctr: Ctr) -> None:
+    """As `lxc profile create NAME < FILE`, and with the name that it is given here."""
+    text = "name: fuse\nconfig: {user.a: b}\n"
+    for name, words in (("one", ()), ("two", ("-",))):
+        ctr("profile", "create", name, *words, stdin=text)
+        assert ctr("profile", "show", name).stdout == text.replace("fuse", name)
+    for wrong, said in (("config: {nosuch: c}\n", "`standard input`, line 1"), (b"\xff", "`standard input` is not")):
+        assert said in ctr("profile", "create", "mine", stdin=wrong, code=2).stderr
+    ctr("profile", "create", "mine", stdin="\n")
+    assert "config: {}" in ctr("profile", "show", "mine").stdout
+
+
 def test_edited_by_a_pipe(ctr: Ctr) -> None:
     """As `lxc profile edit NAME < FILE`: no editor is asked, and what is wrong changes nothing."""
     ctr("profile", "create", "mine")
