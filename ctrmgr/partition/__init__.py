@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from ctrmgr.host.gpu import Gpu
 
 NAMES = ("amd", "mig", "xe")
+NO_CALL = {
+    # include/uapi/drm/qaic_accel.h has nine calls, DRM_IOCTL_QAIC_MANAGE to DETACH_SLICE_BO.
+    "qaic": "none of the calls of Linux's driver `qaic` makes a partition (`DRM_IOCTL_QAIC_PART_DEV` was taken out before the driver "
+    "came into Linux, and is in the maker's own only)"
+}
+"""Drivers that are known to have no interface for partitions, and what there is to know about that."""
 
 
 class BackEnd:
@@ -90,10 +96,9 @@ def reasons(kind: str, root: str = "/") -> list[str]:
     if kind in ("any", "accel"):
         from ctrmgr.host import accel
 
-        found += [
-            f"{each.id}: Linux's driver `{each.driver}` has no call that divides it; a plugin may bring the maker's own"
-            for each in accel.accelerators(root)
-        ]
+        for each in accel.accelerators(root):
+            why = NO_CALL.get(each.driver, f"Linux's driver `{each.driver}` has no call that divides it")
+            found.append(f"{each.id}: {why}; a plugin may bring the maker's own")
     return found
 
 

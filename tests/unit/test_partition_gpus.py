@@ -224,7 +224,8 @@ def test_what_cannot_be_divided(tmp_path: Path) -> None:
             allocations.settle(
                 "x", [["name", "x"], *parts.rows("g", {"type": "accel", "partition": "cores=2"})], starts=True
             )
-        assert "Linux's driver `qaic` has no call that divides it" in str(error.value.hint)
+        assert "none of the calls of Linux's driver `qaic` makes a partition" in str(error.value.hint)
+        assert "`DRM_IOCTL_QAIC_PART_DEV` was taken out before" in str(error.value.hint)
         optional = plan_of("x", "cores=2", required="false")
         assert allocations.settle("x", optional, starts=True) == optional
 
