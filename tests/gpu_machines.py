@@ -69,9 +69,25 @@ class Amd(Tree):
             for node in sorted(self.nodes.iterdir(), key=lambda each: int(each.name))
         }
         self.device = root / "sys/bus/pci/devices" / self.ID
+        self.requested = ""
         self.react(f"{self.device}/current_compute_partition", "SPX")
 
+    def loaded_anew(self) -> None:
+        """The driver is unloaded and loaded: it does what it was asked for, for all GPUs that are linked."""
+        modes = {"NPS1": ("SPX, DPX, QPX, CPX", "SPX"), "NPS4": ("QPX, CPX", "QPX")}
+        if self.requested:
+            for path in (self.root / "sys/bus/pci/devices").glob("*/current_memory_partition"):
+                path.write_text(self.requested + "\n")
+                (path.parent / "available_compute_partition").write_text(modes[self.requested][0] + "\n")
+            self.react(f"{self.device}/current_compute_partition", modes[self.requested][1])
+        self.requested = ""
+
     def react(self, path: str, text: str) -> None:
+        if path.endswith(
+            "/current_memory_partition"
+        ):  # a request: the file says what is, and one for that takes none back
+            self.requested = text if text not in Path(path).read_text() else self.requested
+            return
         super().react(path, text)
         if not path.endswith(f"{self.ID}/current_compute_partition"):
             return

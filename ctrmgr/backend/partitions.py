@@ -20,7 +20,7 @@ from ctrmgr.devices import rows as parts
 from ctrmgr.devices.driver import Resolved
 from ctrmgr.devices.partition import Asked
 from ctrmgr.devices.plugin import Allocation, Found, Partition
-from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError, SpecError, UnsupportedError
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError, SpecError
 from ctrmgr.plugins import call, registry
 
 TYPE_CHECKING = False
@@ -197,6 +197,7 @@ def _division(place: Place, asked: Asked, given: Sequence[pools.Share]) -> tuple
     ]
     if place.maker is not None:
         taken += _leased(place.found.id, {share.held.key for share in given if share.held is not None})
+        asked = place.maker.fitting(place.found, asked)
     first: ConflictError | None = None
     for profile, takes in pools.sizes(place.found, asked):
         try:
@@ -290,60 +291,6 @@ def _boot() -> str:
     from ctrmgr.host import sysfs
 
     return sysfs.text(BOOT) or "-"
-
-
-# Modes of devices
-
-
-def mode(device: str) -> bool:
-    """Whether a device is in the mode in which alone it can be divided. Raises NotFoundError, UnsupportedError when it needs none."""
-    return _switchable(device)[1]
-
-
-def _switchable(device: str) -> tuple[back_ends.BackEnd, bool]:
-    known = []
-    for maker in back_ends.every():
-        now = maker.mode(device)
-        if now is not None:
-            return maker, now
-        known += [gpu.id for gpu in maker.gpus()]
-    if device in known:
-        raise UnsupportedError(
-            f"`{device}` has no mode that has to be switched before it is divided",
-            hint="`ctrmgr partition list --pools` shows what can be divided as it is",
-        )
-    there = ", ".join(f"`{each}`" for each in dict.fromkeys(known))
-    raise NotFoundError(f"this machine has no GPU `{device}`", hint=f"there are {there}" if there else None)
-
-
-def switch(device: str, on: bool) -> bool:
-    """Take a device into the mode in which it can be divided, or out of it; whether it was in the other. Raises what `mode` does,
-    ConflictError when anybody has it or a part of it, HostError."""
-    with locked():
-        mend()
-        maker, now = _switchable(device)
-        if now == on:
-            return False
-        users = _users(device)
-        if users:
-            raise ConflictError(
-                f"`{device}` is in use, and only one that nobody has is switched", hint=", ".join(users)
-            )
-        maker.switch(device, on)
-        return True
-
-
-def _users(device: str) -> list[str]:
-    """Who has a device or a part of it: by a partition, a lease, or a node."""
-    from ctrmgr.backend import catalog
-
-    found = [each.owner for each in everything() if each.found_id == device]
-    own = [lease for lease in leases.held() if lease.id.partition("%2F")[0] == f"pci:{device}"]
-    found += [f"{lease.instance}/{lease.device}" for lease in own if not leases.is_stale(lease, "")]
-    for gpu in catalog.devices(kinds=("gpu",)):
-        if device in (gpu.id, gpu.part_of):
-            found += [f"{each.instance}/{each.device}" for each in gpu.holders if each.live]
-    return list(dict.fromkeys(found))
 
 
 # Partitions with names

@@ -59,20 +59,20 @@ def run_delete(args: Args) -> None:
 
 
 def run_mode(args: Args) -> None:
-    from ctrmgr.backend import partitions
+    from ctrmgr.backend import partition_modes
 
     device, *wanted = args.positional
-    if wanted and wanted[0] not in ("on", "off"):
-        raise SpecError(f"`{wanted[0]}` is no mode", hint="on or off")
     if not wanted:
-        print("on" if partitions.mode(device) else "off")
+        print(partition_modes.mode(device))
         return
-    if args.flag("dry-run"):
+    dry_run = args.flag("dry-run")
+    said = partition_modes.switch(device, wanted[0], dry_run=dry_run)
+    if said is None:
+        said = f"`{device}` is {partition_modes.mode(device)} already"
+    elif dry_run:
         print(f"switch {device} {wanted[0]}")
-        return
-    changed = partitions.switch(device, wanted[0] == "on")
-    if not changed and not args.flag("quiet"):
-        print(f"`{device}` is {wanted[0]} already", file=sys.stderr)
+    if said and not args.flag("quiet"):
+        print(said, file=sys.stderr)
 
 
 COMMANDS = (
@@ -102,14 +102,19 @@ COMMANDS = (
     ),
     Command(
         "partition mode",
-        "show or switch the mode in which a GPU can be divided (NVIDIA's MIG mode)",
+        "show or switch the mode that decides how a GPU can be divided (NVIDIA's MIG mode, AMD's memory mode)",
         run_mode,
         arguments=(
             Argument("DEVICE", "its id, as in `ctrmgr device list gpu`", complete="device"),
-            Argument("on|off", "what to switch it to; without it, what it is", required=False),
+            Argument(
+                "MODE",
+                "what to switch it to: on or off (NVIDIA), NPS1, NPS4 or what else it has (AMD); without it, what it is",
+                required=False,
+            ),
         ),
-        help="Never done by itself: it resets the GPU where the model needs that. Refused as long as an instance has the GPU or a part of it, or "
-        "any program of the host has it open; then nothing has changed, and nothing waits for the next reset either. A restart of the machine "
-        "may end the mode.",
+        help="Never done by itself. Refused as long as an instance has the GPU or a part of it. MIG mode is switched now, which resets the GPU where "
+        "the model needs that, and refused, too, when any program of the host has it open; then nothing has changed, and nothing waits for the "
+        "next reset either. A restart of the machine may end it. AMD's memory mode (NPS) is only asked for: the driver takes the request for all GPUs that "
+        "XGMI links, hands it on when it is unloaded, and has the mode when it is loaded again; the command says so.",
     ),
 )

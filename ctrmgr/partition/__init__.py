@@ -9,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ctrmgr.devices.partition import Asked
     from ctrmgr.devices.plugin import Allocation, Found, Partition
     from ctrmgr.host.gpu import Gpu
 
@@ -53,14 +54,26 @@ class BackEnd:
                 return f"is not that with `{key}={values[key]}`"
         return ""
 
-    def mode(self, id: str) -> bool | None:
-        """Whether a GPU is in the mode in which alone it can be divided; None when it is none of this maker's, or needs no mode."""
+    def mode(self, id: str) -> str | None:
+        """The mode that a GPU is in, of those that decide how it can be divided; None when it is none of this maker's, or has none."""
         return None
 
-    def switch(self, id: str, on: bool) -> None:
-        """Take a GPU that nobody uses into that mode, or out of it. Raises ConflictError when somebody uses it, HostError; then it is in
-        the mode that it was in, now and after its next reset."""
+    def modes(self, id: str) -> list[str]:
+        """Those that it can be asked into."""
         raise NotImplementedError
+
+    def together(self, id: str) -> list[str]:
+        """The GPUs whose mode is the same one."""
+        return [id]
+
+    def switch(self, id: str, mode: str) -> str:
+        """Take a GPU that nobody uses into a mode; "" when it is in it now, and when it will be otherwise. Raises ConflictError when
+        somebody uses it, HostError; then it is in the mode that it was in, now and after its next reset."""
+        raise NotImplementedError
+
+    def fitting(self, found: Found, asked: Asked) -> Asked:
+        """What was asked for in words that `found` has. Raises ConflictError when it is only to be had in another mode."""
+        return asked
 
     def partitions(self, found: Found) -> list[Partition] | None:
         """The partitions that it has now, whoever made them; None when the driver does not say."""

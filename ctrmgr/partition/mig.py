@@ -51,19 +51,23 @@ class Maker(BackEnd):
         except (UnsupportedError, HostError) as error:
             return [error.message]
 
-    def mode(self, id: str) -> bool | None:
+    def mode(self, id: str) -> str | None:
         if id not in {gpu.id for gpu in self._cards()}:
             return None
         with self._nvml() as nvml:
-            return nvml.mode(id)
+            return "on" if nvml.mode(id) else "off"
 
-    def switch(self, id: str, on: bool) -> None:
+    def modes(self, id: str) -> list[str]:
+        return ["on", "off"]
+
+    def switch(self, id: str, mode: str) -> str:
         with self._nvml() as nvml:
             if nvml.mode(id) and nvml.instances(id):
                 raise ConflictError(
                     f"`{id}` has GPU instances", hint=", ".join(each.place for each in nvml.instances(id))
                 )
-            nvml.switch(id, on)
+            nvml.switch(id, mode == "on")
+        return ""
 
     def _cards(self) -> list[Gpu]:
         return [gpu for gpu in self.gpus() if gpu.minor >= 0 and gpu.function is not None]

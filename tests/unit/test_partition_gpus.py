@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from ctrmgr.backend import allocations, held, leases, partition_list, partitions
+from ctrmgr.backend import allocations, held, leases, partition_list, partition_modes, partitions
 from ctrmgr.devices import partition as partition_key
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import (
@@ -328,24 +328,24 @@ def test_mig_mode(tmp_path: Path) -> None:
     off, pending = tmp_path / "off", tmp_path / "pending"
     with on(Nvidia(tmp_path / "root"), tmp_path):
         off.touch()
-        assert partitions.mode(Nvidia.ID) is False
+        assert partition_modes.mode(Nvidia.ID) == "off"
         for name, kind, said in (("open", ConflictError, "is in use"), ("passed", HostError, "would have to be reset"),
                                  ("user", HostError, "does not switch MIG mode")):  # fmt: skip
             (tmp_path / name).touch()
             with pytest.raises(kind, match=said):
-                partitions.switch(Nvidia.ID, True)
+                partition_modes.switch(Nvidia.ID, "on")
             assert off.exists() and not pending.exists()
             (tmp_path / name).unlink()
-        assert partitions.switch(Nvidia.ID, True) and not off.exists()
-        assert not partitions.switch(Nvidia.ID, True)
+        assert partition_modes.switch(Nvidia.ID, "on") == "" and not off.exists()
+        assert partition_modes.switch(Nvidia.ID, "on") is None
         start("x", "cores=16", **{"driver.capabilities": "none"})
         with pytest.raises(ConflictError, match="only one that nobody has") as error:
-            partitions.switch(Nvidia.ID, False)
+            partition_modes.switch(Nvidia.ID, "off")
         assert error.value.hint == "x/g"
         stop("x")
         (tmp_path / "instances").write_text("5 0 0 8 0\n")
         with pytest.raises(ConflictError, match="has GPU instances") as error:
-            partitions.switch(Nvidia.ID, False)
+            partition_modes.switch(Nvidia.ID, "off")
         assert error.value.hint == "7g.80gb@0" and not off.exists()
         (tmp_path / "instances").unlink()
         leases.take("y", [["lease", "g", f"pci:{Nvidia.ID}", "shared"]])
@@ -353,17 +353,17 @@ def test_mig_mode(tmp_path: Path) -> None:
             patch.object(leases, "is_stale", lambda lease, instance: False),
             pytest.raises(ConflictError) as error,
         ):
-            partitions.switch(Nvidia.ID, False)
+            partition_modes.switch(Nvidia.ID, "off")
         assert error.value.hint == "y/g"
-        assert partitions.switch(Nvidia.ID, False) and off.exists()
+        assert partition_modes.switch(Nvidia.ID, "OFF") == "" and off.exists()
         with pytest.raises(NotFoundError, match=r"no GPU `0000:77:00\.0`") as missing:
-            partitions.mode("0000:77:00.0")
+            partition_modes.mode("0000:77:00.0")
         assert Nvidia.ID in str(missing.value.hint)
     with (
-        on(Amd(tmp_path / "amd"), tmp_path),
-        pytest.raises(UnsupportedError, match="has no mode that has to be switched"),
+        on(Xe(tmp_path / "xe"), tmp_path),
+        pytest.raises(UnsupportedError, match="has no mode that decides how it can be divided"),
     ):
-        partitions.switch(Amd.ID, True)
+        partition_modes.switch(Xe.ID, "on")
 
 
 def test_mig_without_the_module(tmp_path: Path) -> None:
