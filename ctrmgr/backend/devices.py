@@ -15,7 +15,7 @@ from ctrmgr.kernel import control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ctrmgr.backend.held import Held
 
@@ -169,8 +169,8 @@ def give(
             if any(row[0] == "host-hook" for row in rows):
                 from ctrmgr.backend import host_hooks
 
-                with host_hooks.Attached(name, device, rows, lambda: _take_away(name, device, rows)):
-                    _put(name, device, rows, opened)
+                with host_hooks.Attached(name, device, rows, lambda: _take_away(name, device, rows)) as around:
+                    _put(name, device, rows, opened, around.made)
             else:
                 _put(name, device, rows, opened)
     except BaseException:
@@ -190,7 +190,14 @@ def give(
     return running
 
 
-def _put(name: str, device: str, rows: list[list[str]], opened: list[tuple[list[str], int]]) -> None:
+def _put(
+    name: str,
+    device: str,
+    rows: list[list[str]],
+    opened: list[tuple[list[str], int]],
+    made: Callable[[], None] | None = None,
+) -> None:
+    """`made` is called when it is there, and nothing of it was done inside yet."""
     if any(row[0] in ("device-limit", "gpu-limit") for row in rows):
         from ctrmgr.backend.device_limits import Limited
 
@@ -199,8 +206,8 @@ def _put(name: str, device: str, rows: list[list[str]], opened: list[tuple[list[
     else:
         _ask_attach(name, device, rows, opened)
     crash("attach-done")
-    if any(row[0] == "hook" for row in rows):
-        _do_hooks(name, device, rows)
+    if made or any(row[0] == "hook" for row in rows):
+        _do_hooks(name, device, rows, made)
         crash("attach-hooked")
 
 
@@ -212,10 +219,13 @@ def _take_away(name: str, device: str, rows: list[list[str]]) -> None:
     repair.lift(name, rows, device)
 
 
-def _do_hooks(name: str, device: str, rows: list[list[str]]) -> None:
+def _do_hooks(name: str, device: str, rows: list[list[str]], made: Callable[[], None] | None) -> None:
     from ctrmgr.backend import hooks
 
     try:
+        if made:
+            made()
+            crash("attach-made")
         hooks.do(name, device, hooks.of(rows, device))
     except BaseException:
         control.ask(record.run_home(name), control.DETACH, name=device)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hooks of CDI specifications that an administrator allows, run on the host as who runs ctrmgr. Cold.
+"""Hooks of CDI specifications that an administrator allows, run on the host as who runs ctrmgr, or (`createContainer`) beside the
+instance as its root. Cold.
 
 RUN/.hooks/INSTANCE    flat: which devices' hooks have begun to run, whether they came to their end, and what is run when it is over
 
@@ -16,7 +17,7 @@ import subprocess
 import tempfile
 
 from ctrmgr import state
-from ctrmgr.backend import record
+from ctrmgr.backend import hook_room, record
 from ctrmgr.backend.repair import crash
 from ctrmgr.devices import cdi_hooks
 from ctrmgr.errors import CtrmgrError, HelperError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 BEFORE = ("prestart", "createRuntime")
 """Run when all is made and init, or the device, is not there yet."""
+MADE = ("createContainer",)
+"""Run when the device is there, and init, or what is run inside, is not yet."""
 
 
 def check(rows: Rows) -> None:
@@ -52,7 +55,7 @@ def start(name: str, rows: Rows, spawn: Spawn) -> Report:
     _note(name, _journal(name) + _begun(rows, "preparing"))
     crash("start-hooks-noted")
     try:
-        report = spawn(lambda pid: _run(name, rows, BEFORE, pid, "creating"))
+        report = spawn(lambda pid: _run(name, rows, (*BEFORE, *MADE), pid, "creating"))
         if not report.error:
             try:
                 _run(name, rows, ("poststart",), report.init_pid, "running")
@@ -71,23 +74,28 @@ def start(name: str, rows: Rows, spawn: Spawn) -> Report:
 
 
 class Attached:
-    """`with Attached(…)`: a device is given to a running instance, between its hooks. When one fails `back` takes the device away."""
+    """`with Attached(…) as around`: a device is given to a running instance, between its hooks. `around.made()` is called when it is
+    there. When a later one fails `back` takes the device away."""
 
-    __slots__ = ("back", "device", "name", "pid", "rows")
+    __slots__ = ("back", "device", "monitor", "name", "pid", "rows")
 
     def __init__(self, name: str, device: str, rows: Rows, back: Callable[[], None]) -> None:
-        self.name, self.device, self.rows, self.back, self.pid = name, device, rows, back, 0
+        self.name, self.device, self.rows, self.back, self.pid, self.monitor = name, device, rows, back, 0, 0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Attached:
         check(self.rows)
         _note(self.name, [*_journal(self.name), *_begun(self.rows, "preparing")])
         crash("attach-hooks-noted")
-        self.pid = control.ask(record.run_home(self.name), control.STATUS).status()[1]
+        self.monitor, self.pid, *_ = control.ask(record.run_home(self.name), control.STATUS).status()
         try:
             _run(self.name, self.rows, BEFORE, self.pid, "running")
         except BaseException:
             ended(self.name, self.device)
             raise
+        return self
+
+    def made(self) -> None:
+        _run(self.name, self.rows, MADE, self.pid, "running", self.monitor)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -152,21 +160,42 @@ def _begun(rows: Rows, how: str) -> list[list[str]]:
     ]
 
 
-def _run(name: str, rows: Rows, stages: Sequence[str], pid: int, status: str) -> None:
+def _run(name: str, rows: Rows, stages: Sequence[str], pid: int, status: str, tree: int = 0) -> None:
     for stage in stages:
         for device, hook in _hooks(rows):
             if hook.hook_name == stage:
-                _execute(name, device, hook, pid, status)
+                if stage in MADE:
+                    _execute_as_root_inside(name, device, hook, pid, status, tree or pid)
+                else:
+                    _execute(name, device, hook, pid, status)
 
 
-def _execute(name: str, device: str, hook: Hook, pid: int, status: str) -> None:
+def _execute_as_root_inside(name: str, device: str, hook: Hook, pid: int, status: str, tree: int) -> None:
+    """`tree` is a process whose root is the instance's; before init runs, that is the one that will be init. Raises HelperError."""
+    try:
+        room = hook_room.Room(tree, pid)
+    except OSError as error:
+        raise HelperError(f"device `{device}`: `{name}` cannot be entered: {error.strerror}") from None
+    with room:
+        _execute(name, device, hook, 1, status, hook_room.BUNDLE, room.enter)
+
+
+def _execute(
+    name: str,
+    device: str,
+    hook: Hook,
+    pid: int,
+    status: str,
+    bundle: str = "",
+    enter: Callable[[], None] | None = None,
+) -> None:
     """Raises HelperError when it fails or takes too long; then everything that it has started is killed."""
     said = {
         "ociVersion": "1.0.2",
         "id": name,
         "status": status,
         **({"pid": pid} if pid else {}),
-        "bundle": record.home(name),
+        "bundle": bundle or record.home(name),
         "annotations": {"ctrmgr.device": device},
     }
     what = f"device `{device}`: the {hook.hook_name} hook `{hook.path}`"
@@ -181,6 +210,7 @@ def _execute(name: str, device: str, hook: Hook, pid: int, status: str) -> None:
                 stderr=output,
                 cwd="/",
                 start_new_session=True,
+                preexec_fn=enter,  # noqa: PLW1509 - as safe as the fork of the images' sandbox
             )
         except OSError as error:
             raise HelperError(f"{what} cannot be run: {error.strerror}", operation=hook.hook_name) from None

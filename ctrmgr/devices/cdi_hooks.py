@@ -17,6 +17,8 @@ PASSED_OVER = frozenset(("disable-device-node-modification", "enable-cuda-compat
 """What is so anyway: nobody in an instance can make or change nodes. `enable-cuda-compat` prefers newer libraries that some
 images bring; without it the host's are used."""
 STAGES = frozenset(("createContainer", "startContainer", "createRuntime", "prestart"))
+LDCACHE = frozenset(("update-ldcache", "create-soname-symlinks"))
+"""`ldconfig` does both."""
 DIRS = 8
 """Folders that one row has room for."""
 SECONDS = 60
@@ -43,7 +45,7 @@ def rows(hook: Hook) -> list[list[str]]:
         return []
     if kind == "create-symlinks":
         return [_link(value) for name, value in options if name == "link"]
-    if kind == "update-ldcache":
+    if kind in LDCACHE:
         folders = [_absolute(value) for name, value in options if name == "folder"]
         folders = folders or ["/usr/lib"]  # which is always in the cache, so that it is only made anew
         return [["ldcache", *folders[at : at + DIRS]] for at in range(0, len(folders), DIRS)]

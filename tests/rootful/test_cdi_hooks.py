@@ -6,9 +6,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -192,6 +195,107 @@ def test_one_that_takes_too_long(ctr: Ctr, vendor: Vendor) -> None:
     assert "sleep" not in ctr("exec", "c1", "ps").stdout
 
 
+BESIDE = """#!/bin/sh
+read state
+set -C
+{
+    echo "$state"
+    cat config.json
+    echo "$(id -u) $(id -g) $(id -G) $$ $(pwd) $MODE"
+    for kind in user net ipc uts cgroup mnt pid; do readlink /proc/self/ns/$kind; done
+    ls -d rootfs/dev/net0 /proc/1/root/etc 2>&1
+    ls /run
+    touch /tmp/ctrmgr-hook-was-here "$0" 2>&1
+    chmod 600 "$0" 2>&1
+    cat /dev/fuse 2>&1
+    mount -t tmpfs mine rootfs/mnt && umount rootfs/mnt && echo mounted
+} > rootfs/beside 2>&1
+sleep 61 &
+[ ! -e "$0.fails" ] || { echo no good >&2; exit 4; }
+[ ! -e "$0.hangs" ] || sleep 61
+"""
+NAMESPACES = ("user", "net", "ipc", "uts", "cgroup", "mnt", "pid")
+
+
+@pytest.fixture
+def beside(vendor: Vendor) -> Iterator[Path]:
+    """A `createContainer` hook, where anybody may look."""
+    folder = Path(tempfile.mkdtemp(prefix="ctrmgr-hook-"))
+    folder.chmod(0o755)
+    program = folder / "beside"
+    program.write_text(BESIDE)
+    program.chmod(0o755)
+    hook = {"hookName": "createContainer", "path": str(program), "args": ["beside"], "env": ["MODE=7"], "timeout": 2}
+    vendor.hooks = [vendor.hooks[-1], hook]
+    vendor.write()
+    vendor.allow()
+    with vendor.list.open("a") as file:
+        file.write(f"createContainer MODE=* {program}\n")
+    yield program
+    shutil.rmtree(folder)
+
+
+def test_one_beside_the_instance(ctr: Ctr, vendor: Vendor, beside: Path) -> None:
+    def check(status: str) -> None:
+        state, config, who, *rest = ctr("exec", "c1", "cat", "/beside").stdout.splitlines()
+        assert json.loads(state) == {
+            "ociVersion": "1.0.2",
+            "id": "c1",
+            "status": status,
+            "pid": 1,
+            "bundle": "/run/ctrmgr",
+            "annotations": {"ctrmgr.device": "v"},
+        }
+        assert json.loads(config)["root"] == {"path": "rootfs"}
+        assert who == "0 0 0 1 /run/ctrmgr 7"
+        found, rest = dict(zip(NAMESPACES, rest, strict=False)), rest[len(NAMESPACES) :]
+        pid = int(ctr("info", "c1").stdout.partition("\npid: ")[2].partition("\n")[0])
+        inside, here = ({one: os.readlink(f"/proc/{which}/ns/{one}") for one in NAMESPACES} for which in (pid, "self"))
+        assert [one for one in NAMESPACES if found[one] == inside[one]] == ["user", "net", "ipc", "uts", "cgroup"]
+        assert [one for one in NAMESPACES if found[one] == here[one]] == []
+        assert "rootfs/dev/net0" in rest
+        assert "ctrmgr" in rest  # and nothing else of /run
+        said = "\n".join(rest)
+        assert "Read-only file system" in said
+        assert "/dev/fuse: Permission denied" in said
+        assert "/proc/1/root/etc': Permission denied" in said
+        assert rest[-1] == "mounted"
+        assert ctr("exec", "c1", "stat", "-c", "%u:%g", "/beside").stdout == "0:0\n"
+        order = ctr("exec", "c1", "stat", "-c", "%n %y", "/beside", "/inside").stdout.splitlines()
+        assert order[0].split(" ", 1)[1] < order[1].split(" ", 1)[1]
+        assert not any("sleep" in line for line in _commands())  # what it had started
+
+    ctr(*LAUNCH, *DEVICE)
+    check("creating")
+    ctr("detach-device", "c1", "v")
+    ctr("exec", "c1", "rm", "/beside", "/inside")
+    ctr(*ATTACH)
+    check("running")
+    ctr("detach-device", "c1", "v")
+    for how, said in (("fails", "failed with 4: no good"), ("hangs", "has not ended within 2 seconds")):
+        ctr("exec", "c1", "rm", "/beside", "/inside", code=None)
+        Path(f"{beside}.{how}").touch()
+        assert f"device `v`: the createContainer hook `{beside}` {said}" in ctr(*ATTACH, code=7).stderr
+        assert ctr("exec", "c1", "ls", "/dev/net0", "/inside", code=1).stdout == ""  # undone, before anything inside
+        assert "net0" not in ctr("info", "c1").stdout
+        assert not any("sleep" in line for line in _commands())
+        Path(f"{beside}.{how}").unlink()
+    ctr("exec", "c1", "rm", "/beside")
+    assert ctr(*ATTACH, code=None, env={"CTRMGR_CRASH_AT": "attach-made"}).code == -signal.SIGKILL
+    ctr("config", "set", "c1", "user.step=1")
+    assert ctr("exec", "c1", "ls", "/dev/net0", "/inside", code=1).stdout == ""
+    beside.chmod(0o700)
+    assert f"the createContainer hook `{beside}` cannot be run: Permission denied" in ctr(*ATTACH, code=7).stderr
+
+
+def _commands() -> list[str]:
+    return [
+        line
+        for line in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
+        if line.startswith("sleep 61")
+    ]
+
+
 STEPS = ("attach-hooks-noted", "attach-done", "attach-hooks-run", "detach-done")
 
 
@@ -250,11 +354,13 @@ def test_what_is_refused(ctr: Ctr, vendor: Vendor) -> None:
     refused("nobody has allowed it")
     vendor.list.write_text(text.replace("poststop MODE", "afterwards MODE"))
     refused(
-        f"{vendor.list}:2: it is not a stage", "prestart, createRuntime, poststart, poststop, startContainer", code=2
+        f"{vendor.list}:2: it is not a stage",
+        "prestart, createRuntime, createContainer, poststart, poststop, startContainer",
+        code=2,
     )
     vendor.list.write_text(text)
     for hook, said in (
-        (vendor.hook("createContainer"), "not run where the instance's root could reach it"),
+        (vendor.hook("createContainer"), "nobody has allowed it"),
         (vendor.hook("poststop", args=["other", "poststop"]), "under another name, `other`"),
         (vendor.hook("poststop", args=["hook", "poststop", "more"]), "nobody has allowed it"),
         (vendor.hook("poststop", timeout=601), "may take 601 seconds"),

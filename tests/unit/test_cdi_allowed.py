@@ -56,7 +56,7 @@ def test_lines(listed: Path, line: str, fits: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["createRuntime", "createRuntime A=b", "createContainer /x", "poststop x/y", "poststop 'x"]
+    "line", ["createRuntime", "createRuntime A=b", "createcontainer /x", "poststop x/y", "poststop 'x"]
 )
 def test_a_list_that_is_none(listed: Path, line: str) -> None:
     listed.write_text(f"# fine\n{line}\n")

@@ -147,6 +147,10 @@ def hook(path: str, *args: str, stage: str = "createContainer") -> Hook:
             [["ldcache", "/usr/lib64"]],
         ),
         (
+            hook("/usr/bin/nvidia-ctk", "nvidia-ctk", "hook", "create-soname-symlinks", "--folder", "/usr/lib64"),
+            [["ldcache", "/usr/lib64"]],
+        ),
+        (
             hook(
                 "/usr/bin/nvidia-ctk",
                 "nvidia-ctk",
