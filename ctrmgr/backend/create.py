@@ -66,18 +66,11 @@ def compiled(wish: Wish, image: Image) -> list[list[str]]:
 
 def create(wish: Wish) -> str:
     """Make an instance and return its name. Raises SpecError, NotFoundError, ConflictError, HostError."""
-    if os.geteuid():
-        raise HostError("making an instance needs root: ordinary users cannot yet", hint="run it with sudo")
-    name = record.check_name(wish.name or made_up_name())
+    name = _name(wish)
     repair.sweep()
     state.make_dir(record.instances_dir())
     image = store.find(wish.image)
-    if wish.devices:
-        from ctrmgr.devices import driver
-        from ctrmgr.devices import rows as parts
-
-        known = {device: given for device, given in wish.devices.items() if given.get("type") in driver.DRIVERS}
-        wish.devices.update({device: parts.remembered(given) for device, given in known.items()})
+    _remember(wish)
     with state.Lock(image.path, shared=True):  # `image delete` takes it alone
         rows = compiled(wish, image)
         _wait_for_delete(name)
@@ -90,6 +83,39 @@ def create(wish: Wish) -> str:
                 repair.remove_tree(aside)
                 raise
     return name
+
+
+def foreseen(wish: Wish) -> list[list[str]]:
+    """The plan that `create` would write if it were called now; nothing is taken. Raises what `create` does. Cold."""
+    from ctrmgr.plan import foresight
+
+    name = _name(wish)
+    image = store.find(wish.image)
+    _remember(wish)
+    rows = compiled(wish, image)
+    _refuse_taken(name)
+    return foresight.plan(rows, name)
+
+
+def _name(wish: Wish) -> str:
+    if os.geteuid():
+        raise HostError("making an instance needs root: ordinary users cannot yet", hint="run it with sudo")
+    return record.check_name(wish.name or made_up_name())
+
+
+def _refuse_taken(name: str) -> None:
+    if os.path.exists(record.home(name)):
+        raise ConflictError(f"an instance `{name}` exists already", hint="choose another name, or delete it first")
+
+
+def _remember(wish: Wish) -> None:
+    """What a device is that was given by a name of today."""
+    if wish.devices:
+        from ctrmgr.devices import driver
+        from ctrmgr.devices import rows as parts
+
+        known = {device: given for device, given in wish.devices.items() if given.get("type") in driver.DRIVERS}
+        wish.devices.update({device: parts.remembered(given) for device, given in known.items()})
 
 
 class NewDirectory(state.Lock):
@@ -122,8 +148,7 @@ def _wait_for_delete(name: str) -> None:
 
 
 def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]) -> None:
-    if os.path.exists(record.home(name)):
-        raise ConflictError(f"an instance `{name}` exists already", hint="choose another name, or delete it first")
+    _refuse_taken(name)
     claims = planning.claim(planning.needs(rows), name)
     crash("create-claimed")
     try:

@@ -73,7 +73,7 @@ def run_launch(args: Args) -> None:
 
     asked = wish(args)
     if args.flag("dry-run"):
-        show_plan(asked)
+        show_plan(args, asked)
         return
     announce(args, made(args, asked, local.launch), asked)
 
@@ -83,7 +83,7 @@ def run_create(args: Args) -> None:
 
     asked = wish(args)
     if args.flag("dry-run"):
-        show_plan(asked)
+        show_plan(args, asked)
         return
     announce(args, made(args, asked, create.create), asked)
 
@@ -99,14 +99,33 @@ def announce(args: Args, name: str, asked: create.Wish) -> None:
             print(f"note: `{key}` was left out: {reason}", file=sys.stderr)
 
 
-def show_plan(asked: create.Wish) -> None:
+def show_plan(args: Args, asked: create.Wish) -> None:
+    """The plan as it would be written now, and what of it will be another when it is."""
     from ctrmgr import state
     from ctrmgr.backend import create
-    from ctrmgr.images import store
 
-    rows = create.compiled(asked, store.find(asked.image))
-    plan = [row for row in rows if row[0] not in ("@template", "@stamp")]  # those are of the cache
+    try:
+        plan = create.foreseen(asked)
+    except NotFoundError as error:
+        from ctrmgr.cli import image
+
+        if not image.names_remote(asked.image):
+            raise
+        raise NotFoundError(
+            f"image `{asked.image}` is not here yet: what the plan will be follows from it",
+            hint=f"`ctrmgr image copy {asked.image} local:` fetches it, as a launch does",
+        ) from error
     sys.stdout.write(state.dump_flat(plan).decode())
+    if args.flag("quiet"):
+        return
+    anew = ["host ids"] + ["addresses", "MAC addresses", "names of links"] * any(row[0] == "link" for row in plan)
+    print(
+        f"note: nothing is taken: {', '.join(anew)} are chosen when it is made, and may be others then", file=sys.stderr
+    )
+    if not asked.name:
+        print(f"note: `{plan[1][1]}` is made up; another name will be", file=sys.stderr)
+    for device, kind in dict.fromkeys((row[1], row[2]) for row in plan if row[0] == "request"):
+        print(f"note: `{device}`: which {kind} it is will be decided then, among those that are free", file=sys.stderr)
 
 
 ARGUMENTS = (

@@ -12,7 +12,10 @@ from ctrmgr.plan import idmap, network
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    Take = Callable[[str, Iterable[str], str], str | None]
+    Load = Callable[[str], network.Network]
 
 SHARED = ".shared"
 """Owner of the id range of all instances that are not isolated from each other."""
@@ -66,15 +69,26 @@ def claim(wanted: Needs, owner: str) -> Claims:
     address that cannot be given.
     """
     made: list[tuple[str, str]] = []
+
+    def take(kind: str, keys: Iterable[str], holder: str) -> str | None:
+        key = state.claim(kind, keys, holder)
+        if key is not None:
+            made.append((kind, key))
+        return key
+
     try:
-        base = _claim_ids(wanted, owner, made)
-        addresses = [_claim_address(link, owner, made) for link in wanted.links]
+        return choose(wanted, owner, take, network.load)
     except BaseException:
         # Only what this call took: the name may belong to an instance that holds others.
         for kind, key in made:
             state.unlink(f"{state.state_dir()}/{kind}/{key}")
         raise
-    return Claims(base, wanted.size, addresses)
+
+
+def choose(wanted: Needs, owner: str, take: Take, load: Load) -> Claims:
+    """What the instance `owner` gets: `take` takes the first that is free, `load` knows the networks."""
+    base = _choose_ids(wanted, owner, take)
+    return Claims(base, wanted.size, [_choose_address(link, owner, take, load) for link in wanted.links])
 
 
 def held(wanted: Needs, owner: str, plan: Sequence[Sequence[str]]) -> Claims:
@@ -99,15 +113,14 @@ def unclaim(owner: str) -> None:
     state.release("addresses", owner)
 
 
-def _claim_ids(wanted: Needs, owner: str, made: list[tuple[str, str]]) -> int:
+def _choose_ids(wanted: Needs, owner: str, take: Take) -> int:
     holder = owner if wanted.isolated else SHARED
     if not wanted.isolated:
         for base, size, name in _ranges():
             if name == SHARED and size == wanted.size:
                 return base
-    claimed = state.claim("ids", _id_keys(wanted), holder)
+    claimed = take("ids", _id_keys(wanted), holder)
     if claimed is not None:
-        made.append(("ids", claimed))
         return int(claimed.partition("-")[0])
     if wanted.base:
         raise ConflictError(
@@ -146,25 +159,29 @@ def _ranges() -> list[tuple[int, int, str]]:
     return found
 
 
-def _claim_address(link: Link, owner: str, made: list[tuple[str, str]]) -> str:
-    bridge = network.load(link.bridge)
+def _choose_address(link: Link, owner: str, take: Take, load: Load) -> str:
+    bridge = load(link.bridge)
     if link.address and not bridge.holds(link.address):
         raise SpecError(
             f"`{link.inside}`: `{link.address}` is not an address of `{link.bridge}`",
             hint=f"its network is {net.dotted(bridge.first)}/{bridge.prefix}",
         )
     wanted = (link.address,) if link.address else bridge.candidates(owner)
-    found = state.claim("addresses", wanted, owner)
+    found = take("addresses", wanted, owner)
     if found is None and link.address:
         raise ConflictError(f"`{link.inside}`: `{link.address}` belongs to another instance")
     if found is None:
         raise ConflictError(f"`{link.bridge}` has no address left for `{owner}`", hint="delete an instance")
-    made.append(("addresses", found))
     return found
 
 
 def fill(
-    template: Sequence[Sequence[str]], *, name: str, claims: Claims, old: Sequence[Sequence[str]] = ()
+    template: Sequence[Sequence[str]],
+    *,
+    name: str,
+    claims: Claims,
+    old: Sequence[Sequence[str]] = (),
+    load: Load = network.load,
 ) -> list[list[str]]:
     """The whole plan of the instance `name`.
 
@@ -180,7 +197,7 @@ def fill(
     kept = {row[3]: row for row in old if row[0] == "link"}
     links = []
     for link, address in zip(needs(template).links, claims.addresses, strict=True):
-        links += _link(link, address, kept.get(link.inside))
+        links += _link(link, address, kept.get(link.inside), load(link.bridge))
     copied = _copied_layers(ours, old)
     plan = [["ctrmgr-plan", "1"], ["name", name], *ours]
     for row in template:
@@ -237,7 +254,7 @@ def _maps(template: Sequence[Sequence[str]], claims: Claims) -> list[list[str]]:
     ]
 
 
-def _link(link: Link, address: str, kept: Sequence[str] | None) -> list[list[str]]:
+def _link(link: Link, address: str, kept: Sequence[str] | None, bridge: network.Network) -> list[list[str]]:
     noise = os.urandom(5).hex()
     if kept is not None:
         host, mac = kept[2], link.mac or kept[4]
@@ -246,7 +263,6 @@ def _link(link: Link, address: str, kept: Sequence[str] | None) -> list[list[str
         # high, so that a bridge never takes an instance's address for its own (it takes the lowest).
         host = f"ct{noise}"
         mac = link.mac or ":".join(("fe", *(noise[i : i + 2] for i in range(0, 10, 2))))
-    bridge = network.load(link.bridge)
     return [
         ["link", link.bridge, host, link.inside, mac, link.mtu],
         ["address", "4", address, str(bridge.prefix)],

@@ -79,17 +79,22 @@ def define(name: str) -> Network:
     with state.Lock(folder):
         if os.path.exists(path(name)):
             return load(name)
-        from ctrmgr.host import routes
-
-        first = free_subnet(routes.used(), prefix=PREFIX)
-        if not first:
-            raise HostError(f"no private IPv4 network is free for `{name}`", hint=f"write one to `{path(name)}`")
-        # RFC 4193: 40 random bits make a network that meets nobody's.
-        noise = os.urandom(5).hex()
-        gateway6 = f"fd{noise[:2]}:{noise[2:6]}:{noise[6:]}::1"
-        rows = (("ipv4", dotted(number(first) + 1), str(PREFIX)), ("ipv6", gateway6, "64"))
+        chosen = choose(name)
+        rows = (("ipv4", chosen.gateway, str(chosen.prefix)), ("ipv6", chosen.gateway6, str(chosen.prefix6)))
         state.write_flat(path(name), rows)
-        return Network(name, rows[0][1], PREFIX, gateway6, 64)
+        return chosen
+
+
+def choose(name: str) -> Network:
+    """What `define` would keep. Raises HostError."""
+    from ctrmgr.host import routes
+
+    first = free_subnet(routes.used(), prefix=PREFIX)
+    if not first:
+        raise HostError(f"no private IPv4 network is free for `{name}`", hint=f"write one to `{path(name)}`")
+    # RFC 4193: 40 random bits make a network that meets nobody's.
+    noise = os.urandom(5).hex()
+    return Network(name, dotted(number(first) + 1), PREFIX, f"fd{noise[:2]}:{noise[2:6]}:{noise[6:]}::1", 64)
 
 
 def files(

@@ -186,11 +186,30 @@ def test_a_limit_that_cannot_be_kept_stops_the_launch(ctr: Ctr) -> None:
     assert "c1" not in ctr("list").stdout
 
 
+def test_dry_run_is_what_is_done_then(ctr: Ctr) -> None:
+    """But for what is made up: names, MAC addresses, the network's own at its first use. And nothing is taken."""
+    state = ctr.folder / "state"
+    words = ("create", "builtin:busybox", "c1", "-c", "limits.cpu=1")
+    shown = ctr(*words, "--dry-run")
+    assert shown.stderr.startswith("note: nothing is taken: host ids, addresses, ")
+    assert not [name for name in ("ids", "addresses", "networks", "instances") if (state / name).exists()]
+    ctr("create", "builtin:busybox", "c0")
+    shown = ctr(*words, "--dry-run")
+    ctr(*words)
+    foreseen, made = (
+        [row for row in text.splitlines() if not row.startswith("link\t")]
+        for text in (shown.stdout, (state / "instances/c1/plan").read_text())
+    )
+    assert foreseen == made and "\naddress\t4\t" in shown.stdout
+    assert "`c1` exists already" in ctr(*words, "--dry-run", code=4).stderr
+    alone = ctr("launch", "builtin:busybox", *OFFLINE, "--dry-run", "-q")
+    assert alone.stderr == "" and "hostname\t" in alone.stdout
+
+
 def test_dry_run_changes_nothing(c1: Ctr, host_snapshot: Snapshot) -> None:
     settle()
     before = host_snapshot()
-    plan = c1("launch", "builtin:busybox", "c2", *OFFLINE, "--dry-run").stdout
-    assert "\nlayer\t" in plan and "@stamp" not in plan
+    assert "\nlayer\t" in c1("launch", "builtin:busybox", "c2", *OFFLINE, "--dry-run").stdout
     assert c1("attach-device", "c1", "/dev/fuse", "--dry-run").stdout.startswith("device\tfuse\tchar\t/dev/fuse")
     assert c1("delete", "c1", "--dry-run").stdout == "delete c1\n"
     assert c1("stop", "c1", "--dry-run").stdout == "stop c1\n"
