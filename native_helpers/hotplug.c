@@ -43,7 +43,7 @@ bool node_attribute(const struct monitor *m, const struct node *n, unsigned abov
 	return true;
 }
 
-static bool link_of(const struct monitor *m, const char *path, char *text, size_t size)
+bool sys_link(const struct monitor *m, const char *path, char *text, size_t size)
 {
 	ssize_t length = readlinkat(m->host_sys, path, text, size - 1);
 
@@ -63,7 +63,7 @@ bool node_in_subsystem(const struct monitor *m, const struct node *n, const char
 	char path[BASE_MAX + 16], target[CTL_PATH_MAX];
 
 	snprintf(path, sizeof(path), "%s/subsystem", n->base);
-	return link_of(m, path, target, sizeof(target)) && !strcmp(last(target), name);
+	return sys_link(m, path, target, sizeof(target)) && !strcmp(last(target), name);
 }
 
 bool node_open(const struct monitor *m, const char *kind, unsigned major, unsigned minor, struct node *n)
@@ -73,8 +73,8 @@ bool node_open(const struct monitor *m, const char *kind, unsigned major, unsign
 
 	*n = (struct node){.block = !strcmp(kind, "block"), .major = major, .minor = minor};
 	snprintf(n->base, sizeof(n->base), "dev/%s/%u:%u", kind, major, minor);
-	if (!link_of(m, n->base, n->place, sizeof(n->place)))
-		return false;
+	if (!sys_link(m, n->base, n->place, sizeof(n->place)))
+		return major == NVIDIA_MAJOR && !n->block && nvidia_open(m, minor, n);
 	snprintf(text, sizeof(text), "%s/uevent", n->base);
 	size = read_at(m->host_sys, text, text, sizeof(text));
 	return size > 0 && uevent_value(text, '\n', (size_t)size, "DEVNAME", n->name, sizeof(n->name) - 5) &&
@@ -153,11 +153,13 @@ bool node_is(const struct part *p, const struct node *n)
 int rule_prepare(struct monitor *m, const struct part *rule, const struct node *n)
 {
 	struct ctl_device d = rule->device;
-	const char *path = rule_word(rule, "path");
+	const char *path = rule_word(rule, "names") ? NULL : rule_word(rule, "path");
 	struct failure ignored;
 	struct stat s;
 	OWNED int source = sys_openat2(m->host_dev, n->name, O_PATH, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
 
+	if (source < 0 && n->major == NVIDIA_MAJOR)
+		m->look_at = now_ms() + PATIENCE; /* its driver leaves it to others to make the node */
 	if (source < 0 || fstat(source, &s) || s.st_rdev != makedev(n->major, n->minor) ||
 	    (s.st_mode & S_IFMT) != (n->block ? S_IFBLK : S_IFCHR))
 		return -1;
@@ -213,7 +215,7 @@ static bool consider(struct monitor *m, const char *kind, unsigned major, unsign
 	(void)unused;
 	if (!node_open(m, kind, major, minor, &n))
 		return false;
-	for (const struct part *rule = m->part; rule < m->part + m->used; rule++)
+	for (struct part *rule = m->part; rule < m->part + m->used; rule++)
 		if (!part_is_rule(rule))
 			continue;
 		else if (!strcmp(rule->text, "model"))
@@ -241,7 +243,7 @@ static bool unplug(struct monitor *m, const struct node *n, const char *heard, s
 	for (struct part *p = m->part; p < m->part + m->used; p++) {
 		struct part old = *p;
 
-		if (p->state < PART_HELD || !node_is(p, n) || !is_ruled(m, p->device.name))
+		if (p->state < PART_HELD || !node_is(p, n) || !is_ruled(m, p->device.name) || spare_moved_in(m, p))
 			continue;
 		p->state = PART_PREPARED; /* counts no more */
 		part_filter(m, &old, &ignored);
@@ -250,6 +252,7 @@ static bool unplug(struct monitor *m, const struct node *n, const char *heard, s
 		lease_return(m, &old.device);
 		if (heard && old.state == PART_HELD)
 			uevent_node(m, &old.device, false, heard, size);
+		spare_forget(m, &old.device);
 		spare = spare || spare_is_for(m, old.device.name);
 		classes_show(m, &ignored);
 	}
@@ -274,7 +277,7 @@ bool node_each(struct monitor *m, const char *kind, node_visit *visit, void *dat
 				return true;
 			at += entry->d_reclen;
 		}
-	return false;
+	return !strcmp(kind, "char") && nvidia_each(m, visit, data);
 }
 
 static void drop_gone(struct monitor *m)
@@ -283,9 +286,7 @@ static void drop_gone(struct monitor *m)
 		struct node n = {
 			.block = p->device.type == CTL_BLOCK, .major = p->device.major, .minor = p->device.minor};
 
-		snprintf(n.base, sizeof(n.base), "dev/%s/%u:%u", n.block ? "block" : "char", n.major, n.minor);
-		if (p->state >= PART_HELD && part_is_node(p) && is_ruled(m, p->device.name) &&
-		    faccessat(m->host_sys, n.base, F_OK, 0))
+		if (p->state >= PART_HELD && part_is_node(p) && is_ruled(m, p->device.name) && node_is_gone(m, p))
 			unplug(m, &n, NULL, 0); /* what was said of it is lost for the instance, too */
 	}
 }
@@ -346,9 +347,13 @@ static void hear(struct monitor *m, const char *text, size_t size)
 	struct node n = {0};
 
 	if (!uevent_value(text, '\0', size, "ACTION", action, sizeof(action)) ||
-	    !uevent_value(text, '\0', size, "MAJOR", major, sizeof(major)) ||
-	    !uevent_value(text, '\0', size, "MINOR", minor, sizeof(minor)) ||
 	    !uevent_value(text, '\0', size, "SUBSYSTEM", subsystem, sizeof(subsystem)))
+		return;
+	/* what a driver makes of a function that comes or goes need not have an event of its own */
+	if (!strcmp(subsystem, "pci") && strcmp(action, "add") && spare_is_for(m, NULL))
+		hotplug_refresh(m);
+	if (!uevent_value(text, '\0', size, "MAJOR", major, sizeof(major)) ||
+	    !uevent_value(text, '\0', size, "MINOR", minor, sizeof(minor)))
 		return;
 	n.block = !strcmp(subsystem, "block");
 	n.major = (unsigned)strtoul(major, NULL, 10);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
- * What hotplug.c and spare.c have in common: nodes of the host's as sysfs has them, and rules that say which of them
- * a device has. */
+ * What hotplug.c, spare.c and model.c have in common: nodes of the host's as sysfs has them, and rules that say which
+ * of them a device has. */
 #pragma once
 #include "monitor.h"
 
@@ -18,6 +18,8 @@ struct node {
 
 bool node_open(const struct monitor *m, const char *kind, unsigned major, unsigned minor, struct node *n);
 bool node_is(const struct part *p, const struct node *n);
+bool node_is_gone(const struct monitor *m, const struct part *p); /* from the host */
+bool sys_link(const struct monitor *m, const char *path, char *text, size_t size);
 /* A file of the directory so many above the node's, without what is around its text. */
 bool node_attribute(const struct monitor *m, const struct node *n, unsigned above, const char *name, char *text,
 		    size_t size);
@@ -35,6 +37,17 @@ bool rule_waits(struct monitor *m, const struct part *rule, const struct node *n
 int rule_prepare(struct monitor *m, const struct part *rule, const struct node *n);
 void rule_undo(struct monitor *m, const struct part *rule, const struct node *n); /* the lease, after that */
 
+/* model.c: a node's hardware, by its place in sysfs, and what model that is. */
+bool model_of(const struct monitor *m, const struct node *n, char *hardware, char *vendor, char *model, size_t size);
+/* NVIDIA's driver has its GPUs in /proc and their nodes nowhere: they are taken for nodes of their PCI functions. */
+bool nvidia_open(const struct monitor *m, unsigned minor, struct node *n);
+bool nvidia_each(struct monitor *m, node_visit *visit, void *data); /* of whole GPUs */
+#define NVIDIA_MAJOR 195
+
 /* spare.c: hardware of the same model, for what is gone. */
-void spare_consider(struct monitor *m, const struct part *rule, const struct node *n);
-bool spare_is_for(struct monitor *m, const char *name);
+void spare_consider(struct monitor *m, struct part *rule, const struct node *n);
+bool spare_is_for(struct monitor *m, const char *name); /* NULL: for any device */
+/* What its rule knew of a node that has gone. */
+void spare_forget(struct monitor *m, const struct ctl_device *gone);
+/* A node that was made anew when its RDMA device moved in is not gone. */
+bool spare_moved_in(struct monitor *m, const struct part *p);

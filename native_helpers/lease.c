@@ -41,6 +41,19 @@ static bool parse(const char *file, struct lease *l)
 	return true;
 }
 
+static bool is_part_of(const char *id, const char *whole)
+{
+	size_t length = strlen(whole);
+
+	return !strncmp(id, whole, length) && !strncmp(id + length, "%2F", 3);
+}
+
+/* The same hardware, or one is a part of the other. */
+static bool meet(const char *one, const char *other)
+{
+	return !strcmp(one, other) || is_part_of(one, other) || is_part_of(other, one);
+}
+
 static void each(int folder, void (*visit)(struct question *, const char *file, const struct lease *),
 		 struct question *q)
 {
@@ -52,7 +65,7 @@ static void each(int folder, void (*visit)(struct question *, const char *file, 
 			const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + at);
 			struct lease l;
 
-			if (parse(entry->d_name, &l) && !strcmp(l.id, q->own.id))
+			if (parse(entry->d_name, &l) && meet(l.id, q->own.id))
 				visit(q, entry->d_name, &l);
 			at += entry->d_reclen;
 		}
@@ -86,6 +99,9 @@ static void count_other(struct question *q, const char *file, const struct lease
 	(void)file;
 	if (is_ours(q, l) || (!is_locked(FD_RUN, l->instance, "/state") && !is_locked(FD_INSTANCE, l->instance, "")))
 		return;
+	/* of other parts it only counts that nobody may have one beside it */
+	if (strcmp(l->id, q->own.id) && strcmp(l->mode, "exclusive") && strcmp(q->own.mode, "exclusive"))
+		return;
 	q->others++;
 	if (most_of(l->mode) < q->most)
 		q->most = most_of(l->mode);
@@ -93,26 +109,25 @@ static void count_other(struct question *q, const char *file, const struct lease
 
 static void remove_ours(struct question *q, const char *file, const struct lease *l)
 {
-	if (is_ours(q, l))
+	if (is_ours(q, l) && !strcmp(l->id, q->own.id))
 		unlinkat(q->folder, file, 0);
 }
 
 /* Returns the name of the file that it is. */
-static const char *ask_for(struct monitor *m, const struct ctl_device *d, const char *mode, struct question *q)
+static const char *ask_for(struct monitor *m, const char *id, const char *device, const char *mode, struct question *q)
 {
 	static char file[2 * NAME_MAX];
 
-	snprintf(file, sizeof(file), "%s:%u:%u %s %s %s", d->type == CTL_BLOCK ? "block" : "char", d->major, d->minor,
-		 mode, m->plan.name, d->name);
+	snprintf(file, sizeof(file), "%s %s %s %s", id, mode, m->plan.name, device);
 	q->m = m;
 	q->others = 0;
 	return strlen(file) <= NAME_MAX && parse(file, &q->own) ? file : NULL;
 }
 
-int lease_take(struct monitor *m, const struct ctl_device *d, const char *mode)
+int lease_take_id(struct monitor *m, const char *id, const char *device, const char *mode)
 {
 	struct question q;
-	const char *file = ask_for(m, d, mode ? mode : "shared", &q);
+	const char *file = ask_for(m, id, device, mode ? mode : "shared", &q);
 	OWNED int folder = -1;
 	OWNED int taken = -1;
 
@@ -129,14 +144,36 @@ int lease_take(struct monitor *m, const struct ctl_device *d, const char *mode)
 	return taken < 0 ? -1 : 0;
 }
 
-void lease_return(struct monitor *m, const struct ctl_device *d)
+void lease_return_id(struct monitor *m, const char *id, const char *device)
 {
 	struct question q;
 
-	if (!ask_for(m, d, "any", &q))
+	if (!ask_for(m, id, device, "any", &q))
 		return;
 	q.folder = openat(FD_RUN, FOLDER, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (q.folder >= 0)
 		each(q.folder, remove_ours, &q);
 	close_fd(&q.folder);
+}
+
+/* A node is known by its number. */
+static void id_of(const struct ctl_device *d, char id[32])
+{
+	snprintf(id, 32, "%s:%u:%u", d->type == CTL_BLOCK ? "block" : "char", d->major, d->minor);
+}
+
+int lease_take(struct monitor *m, const struct ctl_device *d, const char *mode)
+{
+	char id[32];
+
+	id_of(d, id);
+	return lease_take_id(m, id, d->name, mode);
+}
+
+void lease_return(struct monitor *m, const struct ctl_device *d)
+{
+	char id[32];
+
+	id_of(d, id);
+	lease_return_id(m, id, d->name);
 }

@@ -35,3 +35,4 @@ int own_namespace(struct monitor *m); /* a descriptor of the network namespace t
 int rdma_prepare(struct part *p, struct failure *f);
 int rdma_place(struct monitor *m, struct part *p, struct failure *f);
 int rdma_withdraw(struct monitor *m, struct part *p, struct failure *f);
+bool rdma_is_there(struct monitor *m, const struct part *p); /* the very device, wherever it was put */

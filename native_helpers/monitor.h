@@ -161,6 +161,9 @@ void hotplug_serve(struct monitor *m);
 /* lease.c: of a node that a rule brings. -1: others have it, or somebody is at it just now. `mode` NULL: shared. */
 int lease_take(struct monitor *m, const struct ctl_device *d, const char *mode);
 void lease_return(struct monitor *m, const struct ctl_device *d);
+/* The same of hardware, by its id in the rows of the plan. */
+int lease_take_id(struct monitor *m, const char *id, const char *device, const char *mode);
+void lease_return_id(struct monitor *m, const char *id, const char *device);
 
 /* uevent.c: tells the instance that a node has come or gone. `heard`: what the kernel said of it, where sysfs has
  * nothing any more, as words that each end. */

@@ -121,3 +121,18 @@ int rdma_withdraw(struct monitor *m, struct part *p, struct failure *f)
 	close_fd(&p->fd);
 	return 0;
 }
+
+bool rdma_is_there(struct monitor *m, const struct part *p)
+{
+	const struct found *had = (const struct found *)p->text;
+	struct found found = {.name = p->device.path};
+	struct netlink n;
+	OWNED int own = own_namespace(m);
+	int error = own < 0 ? -errno : netlink_open_in(&n, NETLINK_RDMA, p->fd < 0 ? own : p->fd, own);
+
+	if (error)
+		return true; /* nobody can say that it is not */
+	error = ask(&n, RDMA_NLDEV_CMD_GET, NLM_F_DUMP, &found);
+	netlink_close(&n);
+	return error || (found.there && found.index == had->index);
+}

@@ -1,21 +1,32 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
- * When a device's hardware goes, another of the same model takes its place, under the same paths. Each node of a device
- * that wants that has a rule: its class, how its name begins, the model, the path. Nodes of one piece of hardware are a
- * unit: all of them come from one other piece, in one go, or none does. */
+ * When a device's hardware goes, another of the same model takes its place. Each node of a device that wants that has a
+ * rule: its class, how its name begins, the model, the path. Nodes of one piece of hardware are a unit, together with
+ * the RDMA device that they are of: all of them come from one other piece, in one go, or none does. They come under the
+ * same paths, or (`names`) under the names that they have on the host, where programs find them by what the kernel
+ * says of them: then the rule's path is what there is now. */
 #include "hotplug.h"
+#include "links.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 
 #define UNIT_MAX 16
+#define PATIENCE 2000 /* ms */
+#define TRIES    4    /* in a row: a device that moves and moves back has events of its own */
+
+struct piece {
+	struct part *rule;
+	struct node node; /* of an RDMA device only its name */
+};
 
 struct unit {
 	size_t count;
-	const struct part *rule[UNIT_MAX];
-	struct node node[UNIT_MAX];
+	struct piece piece[UNIT_MAX];
 };
 
 struct search {
+	const struct unit *unit;
 	const struct part *rule;
 	const char *hardware;
 	struct node *found;
@@ -26,32 +37,40 @@ static bool is_model(const struct part *p)
 	return part_is_rule(p) && !strcmp(p->text, "model");
 }
 
+static bool is_rdma(const struct part *rule)
+{
+	const char *class = rule_word(rule, "class");
+
+	return class && !strcmp(class, "rdma");
+}
+
 bool spare_is_for(struct monitor *m, const char *name)
 {
-	for (struct part *p = NULL; (p = part_next(m, name, p));)
-		if (is_model(p))
+	for (const struct part *p = m->part; p < m->part + m->used; p++)
+		if (is_model(p) && (!name || !strcmp(p->device.name, name)))
 			return true;
 	return false;
 }
 
-/* The place of the nearest directory above that has a model: a USB device's, or of another bus. */
-static bool model_of(const struct monitor *m, const struct node *n, char *hardware, char *vendor, char *model,
-		     size_t size)
+/* Writes another value of a word that the rule has. It keeps the old one where there is no memory for it. */
+static void set_word(struct part *rule, const char *key, const char *value)
 {
-	snprintf(hardware, PLACE_MAX, "%s", n->place);
-	for (unsigned above = 0; above <= DEPTH; above++) {
-		char *slash = strrchr(hardware, '/');
+	const char *old = rule_word(rule, key);
+	size_t before = old ? (size_t)(old - rule->text) : 0, after;
+	char *text;
 
-		if ((node_attribute(m, n, above, "idVendor", vendor, size) &&
-		     node_attribute(m, n, above, "idProduct", model, size)) ||
-		    (node_attribute(m, n, above, "vendor", vendor, size) &&
-		     node_attribute(m, n, above, "device", model, size)))
-			return true;
-		if (!slash)
-			return false;
-		*slash = '\0';
-	}
-	return false;
+	if (!old || !strcmp(old, value))
+		return;
+	after = rule->size - before - strlen(old);
+	text = malloc(before + strlen(value) + after);
+	if (!text)
+		return;
+	memcpy(text, rule->text, before);
+	memcpy(text + before, value, strlen(value));
+	memcpy(text + before + strlen(value), old + strlen(old), after);
+	free(rule->text);
+	rule->text = text;
+	rule->size = before + strlen(value) + after;
 }
 
 static bool begins(const char *place, const char *stem)
@@ -79,15 +98,47 @@ static bool is_alike(const struct monitor *m, const struct part *rule, const str
 	       !strcmp(its_model, model);
 }
 
-/* What is where the rule would put one. */
-static const struct part *occupant(struct monitor *m, const struct part *rule)
+static bool is_at(const struct part *p, const struct part *rule)
 {
 	const char *path = rule_word(rule, "path");
 
-	for (struct part *p = NULL; path && (p = part_next(m, rule->device.name, p));)
-		if (part_is_node(p) && !strcmp(p->device.path + strlen("/dev/"), path))
+	if (!path || !*path || strcmp(p->device.name, rule->device.name))
+		return false;
+	return is_rdma(rule) ? p->device.type == CTL_RDMA && !strcmp(p->device.path, path)
+			     : part_is_node(p) && !strcmp(p->device.path + strlen("/dev/"), path);
+}
+
+/* What is where the rule would put one. */
+static struct part *occupant(struct monitor *m, const struct part *rule)
+{
+	for (struct part *p = m->part; p < m->part + m->used; p++)
+		if (p->state >= PART_HELD && is_at(p, rule))
 			return p;
 	return NULL;
+}
+
+void spare_forget(struct monitor *m, const struct ctl_device *gone)
+{
+	const struct part old = {.device = *gone};
+
+	for (struct part *p = m->part; p < m->part + m->used; p++)
+		if (is_model(p) && rule_word(p, "names") && is_at(&old, p))
+			set_word(p, "path", "");
+}
+
+bool spare_moved_in(struct monitor *m, const struct part *node)
+{
+	char device[64];
+	struct node n;
+
+	for (const struct part *p = m->part; p < m->part + m->used; p++)
+		if (p->state == PART_HELD && p->device.type == CTL_RDMA && p->fd >= 0 &&
+		    !strcmp(p->device.name, node->device.name) &&
+		    node_open(m, "char", node->device.major, node->device.minor, &n) &&
+		    node_attribute(m, &n, 0, "ibdev", device, sizeof(device)) && !strcmp(device, p->device.path) &&
+		    rdma_is_there(m, p))
+			return true;
+	return false;
 }
 
 static bool is_of_hardware(struct monitor *m, const struct part *p, const char *hardware)
@@ -99,13 +150,21 @@ static bool is_of_hardware(struct monitor *m, const struct part *p, const char *
 	       model_of(m, &n, its, vendor, model, sizeof(vendor)) && !strcmp(its, hardware);
 }
 
+static bool is_chosen(const struct unit *u, const struct node *n)
+{
+	for (size_t i = 0; i < u->count; i++)
+		if (u->piece[i].node.major == n->major && u->piece[i].node.minor == n->minor)
+			return true;
+	return false;
+}
+
 static bool matches(struct monitor *m, const char *kind, unsigned major, unsigned minor, void *data)
 {
 	struct search *s = data;
 	char hardware[PLACE_MAX];
 
 	return node_open(m, kind, major, minor, s->found) && is_alike(m, s->rule, s->found, hardware) &&
-	       !strcmp(hardware, s->hardware) && rule_waits(m, s->rule, s->found);
+	       !strcmp(hardware, s->hardware) && rule_waits(m, s->rule, s->found) && !is_chosen(s->unit, s->found);
 }
 
 static bool is_beside(const struct part *one, const struct part *other)
@@ -115,48 +174,143 @@ static bool is_beside(const struct part *one, const struct part *other)
 	return is_model(other) && !strcmp(one->device.name, other->device.name) && unit && its && !strcmp(unit, its);
 }
 
+static bool add_node(struct monitor *m, const struct search *s, struct unit *u, struct part *rule, const struct node *n)
+{
+	struct piece *piece = &u->piece[u->count];
+	const struct part *there = occupant(m, rule);
+	struct search search = *s;
+
+	if (there)
+		return is_of_hardware(m, there, s->hardware);
+	if (u->count == UNIT_MAX)
+		return false;
+	search.rule = piece->rule = rule;
+	search.found = &piece->node;
+	if (n)
+		piece->node = *n;
+	else if (!node_each(m, "char", matches, &search))
+		return false;
+	u->count++;
+	return true;
+}
+
+/* The RDMA device that the nodes are of: known by name, which another may have had. */
+static bool add_rdma(struct monitor *m, struct unit *u, struct part *rule)
+{
+	struct part *there = occupant(m, rule);
+	struct piece *piece = &u->piece[u->count];
+	char device[64] = "";
+
+	for (size_t i = 0; i < u->count && !*device; i++)
+		node_attribute(m, &u->piece[i].node, 0, "ibdev", device, sizeof(device));
+	if (there && rdma_is_there(m, there))
+		return !strcmp(there->device.path, device);
+	if (there)
+		part_free(there);
+	if (u->count == UNIT_MAX || !*device)
+		return false;
+	piece->rule = rule;
+	snprintf(piece->node.name, sizeof(piece->node.name), "%s", device);
+	u->count++;
+	return true;
+}
+
 /* Everything that is missing beside `n`, of the same hardware. */
 static bool complete(struct monitor *m, const struct part *rule, const struct node *n, const char *hardware,
 		     struct unit *u)
 {
-	for (const struct part *r = m->part; r < m->part + m->used; r++) {
-		struct search s = {.rule = r, .hardware = hardware};
-		const struct part *there;
+	const struct search s = {.unit = u, .hardware = hardware};
 
-		if (!is_beside(rule, r))
-			continue;
-		there = occupant(m, r);
-		if (there && !is_of_hardware(m, there, hardware))
+	if (!add_node(m, &s, u, m->part + (rule - m->part), n))
+		return false;
+	for (struct part *r = m->part; r < m->part + m->used; r++)
+		if (r != rule && is_beside(rule, r) && !is_rdma(r) && !add_node(m, &s, u, r, NULL))
 			return false;
-		if (there)
-			continue;
-		if (u->count == UNIT_MAX)
+	for (struct part *r = m->part; r < m->part + m->used; r++)
+		if (is_beside(rule, r) && is_rdma(r) && !add_rdma(m, u, r))
 			return false;
-		s.found = &u->node[u->count];
-		if (r == rule)
-			*s.found = *n;
-		else if (!node_each(m, "char", matches, &s))
-			return false;
-		u->rule[u->count++] = r;
-	}
-	return u->count;
+	return true;
 }
 
-void spare_consider(struct monitor *m, const struct part *rule, const struct node *n)
+static int prepare(struct monitor *m, const struct piece *piece)
 {
-	char hardware[PLACE_MAX];
+	struct ctl_device d = piece->rule->device;
 	struct failure ignored;
-	struct unit u = {0};
+
+	if (!is_rdma(piece->rule))
+		return rule_prepare(m, piece->rule, &piece->node);
+	d.type = CTL_RDMA;
+	snprintf(d.path, sizeof(d.path), "%s", piece->node.name);
+	return part_prepare(m, &d, PLUGGING, -1, "", 0, &ignored);
+}
+
+/* The hardware itself, which the device holds besides its nodes: `pci:0000:65:00.0`. Software has none. */
+static bool held_by(const struct part *rule, const char *hardware, char *id, size_t size)
+{
+	const char *holds = rule_word(rule, "holds"), *colon = holds ? strchr(holds, ':') : NULL;
+	const char *name = strrchr(hardware, '/');
+
+	if (!colon || !name || strncmp(hardware, "../", 3))
+		return false;
+	snprintf(id, size, "%.*s:%s", (int)(colon - holds), holds, name + 1);
+	return true;
+}
+
+static struct part *holder(struct monitor *m, const struct part *rule)
+{
+	for (struct part *r = m->part; r < m->part + m->used; r++)
+		if (is_beside(rule, r) && rule_word(r, "holds"))
+			return r;
+	return NULL;
+}
+
+/* All of it is had, or nothing. */
+static bool take(struct monitor *m, struct unit *u, const char *hardware)
+{
+	struct part *holding = holder(m, u->piece[0].rule);
+	char id[96];
+	const char *old = holding ? rule_word(holding, "holds") : NULL;
+	bool holds = holding && held_by(holding, hardware, id, sizeof(id)), moves = old && (!holds || strcmp(id, old));
+	struct failure ignored;
 	size_t prepared = 0;
 
+	if (holds && moves && lease_take_id(m, id, holding->device.name, rule_word(holding, "lease"))) {
+		m->look_at = now_ms() + PATIENCE;
+		return false;
+	}
+	while (prepared < u->count && !prepare(m, &u->piece[prepared]))
+		prepared++;
+	if (prepared == u->count && !part_commit(m, PLUGGING, &ignored)) {
+		if (moves)
+			lease_return_id(m, old, holding->device.name);
+		if (holds)
+			set_word(holding, "holds", id);
+		for (size_t i = 0; i < u->count; i++)
+			if (rule_word(u->piece[i].rule, "names"))
+				set_word(u->piece[i].rule, "path", u->piece[i].node.name);
+		return true;
+	}
+	part_abandon(m, PLUGGING);
+	while (prepared--)
+		if (!is_rdma(u->piece[prepared].rule))
+			rule_undo(m, u->piece[prepared].rule, &u->piece[prepared].node);
+	if (holds && moves)
+		lease_return_id(m, id, holding->device.name);
+	return false;
+}
+
+void spare_consider(struct monitor *m, struct part *rule, const struct node *n)
+{
+	static unsigned tried;
+	static int64_t last;
+	char hardware[PLACE_MAX];
+	struct unit u = {0};
+
+	if (tried >= TRIES && now_ms() < last + PATIENCE)
+		return;
 	if (n->block || occupant(m, rule) || !is_alike(m, rule, n, hardware) || !rule_waits(m, rule, n) ||
 	    !complete(m, rule, n, hardware, &u))
 		return;
-	while (prepared < u.count && !rule_prepare(m, u.rule[prepared], &u.node[prepared]))
-		prepared++;
-	if (prepared == u.count && !part_commit(m, PLUGGING, &ignored))
-		return;
-	part_abandon(m, PLUGGING);
-	while (prepared--)
-		rule_undo(m, u.rule[prepared], &u.node[prepared]);
+	last = now_ms();
+	tried = take(m, &u, hardware) ? 0 : tried + 1;
 }

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     Nodes = dict[tuple[str, str], str]
 
 NODES = ("char", "block")
+OWN_NAMES = ("/dev/nvidia", "/dev/infiniband/", "/dev/dri/")
+"""Below these a node that takes the place of another may have a name of its own."""
 
 
 def now(name: str, timeout: float) -> tuple[Devices, Nodes]:
@@ -29,9 +31,25 @@ def now(name: str, timeout: float) -> tuple[Devices, Nodes]:
 
 def moved(old: Nodes, new: Nodes, stayed: set[str]) -> Iterator[tuple[str, dict[str, object]]]:
     """What happened to nodes of devices that the instance had before and has still: the event, and its details."""
-    for device, path in sorted({*old, *new}):
-        before, after = old.get((device, path), ""), new.get((device, path), "")
-        if device in stayed and before != after:
+    came = {place: number for place, number in new.items() if place not in old and place[0] in stayed}
+    instead: dict[tuple[str, str], tuple[str, str]] = {}
+    for place in sorted(set(old) - set(new)):
+        other = next((each for each in sorted(came) if _is_spare(place, each)), None)
+        if other:
+            instead[other] = place
+            del came[other]
+    for device, path in sorted({*old, *new} - set(instead.values())):
+        place = instead.get((device, path), (device, path))
+        before, after = old.get(place, ""), new.get((device, path), "")
+        if device in stayed and (before != after or place[1] != path):
             event = "replaced" if before and after else "plugged" if after else "unplugged"
             was = {"was": before} if before and after else {}
+            was |= {"was_path": place[1]} if place[1] != path else {}
             yield event, {"device": device, "path": path, "number": after or before, **was}
+
+
+def _is_spare(gone: tuple[str, str], came: tuple[str, str]) -> bool:
+    """Whether a node is of the same device and kind as one that has gone."""
+    (device, old), (other, new) = gone, came
+    digits = "0123456789"
+    return device == other and old.startswith(OWN_NAMES) and old.rstrip(digits) == new.rstrip(digits)

@@ -169,8 +169,8 @@ OWNERSHIP = {
 """What every device has that becomes nodes."""
 FAILOVER = Field(
     choice("none", "same-model"),
-    "what takes its place, under the same paths, when it disappears while the instance runs: `same-model`, one of the same vendor and "
-    "product that is free",
+    "what takes its place when it disappears while the instance runs: `same-model`, one of the same vendor and product that is free, "
+    "under the same paths; GPUs of NVIDIA's driver and RDMA devices come under their own names",
     default="none",
 )
 PLUGGED = {

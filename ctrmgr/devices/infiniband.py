@@ -72,9 +72,7 @@ FIELDS = {
         default="verbs",
     ),
     **fields.OWNERSHIP,
-    "failover": Field(
-        str, "ours", default="none", refused="the instance sees no other RDMA device that could take its place"
-    ),
+    "failover": fields.FAILOVER,
     **{key: Field(str, "known from LXD and Incus", refused=LATER) for key in ("vlan", "attached", "connected")},
 }
 

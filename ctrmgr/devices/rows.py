@@ -132,7 +132,7 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
     if values.get("failover") == "same-model":
         from ctrmgr.devices import spares
 
-        found += [[*rule, *_leased(values)] for rule in spares.rules(name, found, root)]
+        found += [[*rule, *_leased(values)] for rule in spares.rules(name, found, root, resolved.lease)]
     elif resolved.rule:
         owner = next((row[5:8] for row in found if row[0] == "device"), None) or _owner(values)
         found.append(["hotplug", name, *owner, "rwm", *resolved.rule, *_leased(values)])

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from collections.abc import Callable
 
+from ctrmgr.backend import events
 from tests.lab.commands import ctr, host, info, sh, wait_for
 
 PROGRAMS = {"usr": ("source=/usr", "path=/usr"), "drivers": ("source=/etc/libibverbs.d", "path=/etc/libibverbs.d")}
@@ -42,6 +45,38 @@ def connect(server: str, client: str) -> str:
     return sh(begin, name=client, code=None) + sh("cat /tmp/said", name=server)
 
 
+def another_takes_its_place() -> None:
+    """Of two devices the one that `net` has is deleted: all nodes of the other one come, under the names that the kernel gave them, and
+    libibverbs finds it."""
+    ctr(
+        "attach-device",
+        "net",
+        "ib",
+        "type=infiniband",
+        "parent=rxe1",
+        "access=full",
+        "failover=same-model",
+        "lease=shared:2",
+    )
+    assert seen("net").startswith("rxe1 umad1 uverbs1 rxe1 ")
+    watcher = events.Watcher(["net"], ["device"])
+    host("rdma", "link", "delete", "rxe1")
+    other = "rxe0 umad0 uverbs0 rxe0 505400fffe123456"
+    until(lambda: seen("net") == other, lambda: f"the other one does not take its place: {seen('net')}")
+    told = [event.fields() for event in watcher.wait(timeout=5) or []]
+    watcher.close()
+    assert {"/dev/infiniband/uverbs0", "/dev/infiniband/umad0"} <= {str(each.get("path")) for each in told}, told
+    ctr("detach-device", "net", "ib")
+    assert seen("net") == ""
+
+
+def until(fits: Callable[[], bool], what: Callable[[], str]) -> None:
+    deadline = time.monotonic() + 20
+    while not fits():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.1)
+
+
 def instances_speak_by_rdma() -> None:
     """Each sees the device that it has, given live or at its start, in sysfs and by libibverbs. Data flows both ways, and after a
     detach no more."""
@@ -67,8 +102,11 @@ def instances_speak_by_rdma() -> None:
         left = seen("net")
         assert left.startswith("rxe1 umad1 uverbs1 rxe1 "), left
         assert "IB device rxe0 not found" in sh(PINGPONG, name="net", code=1)
+        ctr("detach-device", "net", "other")
+        another_takes_its_place()
     finally:
         ctr("delete", "--force", "net", "peer")
-        host("rdma", "link", "delete", "rxe1")
+        if "rxe1" in os.listdir("/sys/class/infiniband"):
+            host("rdma", "link", "delete", "rxe1")
         host("ip", "link", "delete", "lab0")
     assert "rxe0" in os.listdir("/sys/class/infiniband")

@@ -64,6 +64,26 @@ def rdma() -> list[str]:
     return os.listdir("/sys/class/infiniband")
 
 
+def another_one_moves_in() -> None:
+    """The device that c1 has is deleted, and the other one moves: its nodes are made again then, under the numbers that are free now."""
+    host("ip", "link", "add", "lab0", "type", "dummy")
+    host("ip", "link", "set", "lab0", "up")
+    host("rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "lab0")
+    ctr("attach-device", "c1", "ib", "type=infiniband", "parent=rxe0", "failover=same-model")
+    assert rdma() == ["rxe1"]
+    pid = json.loads(ctr("info", "c1", "--format", "json").stdout)["pid"]
+    host("nsenter", "--net", "-t", str(pid), "rdma", "link", "delete", "rxe0")
+    wait_until(
+        lambda: rdma() == [] and "rxe1" in sh("ls /sys/class/infiniband"), "the other one does not take its place"
+    )
+    sh("for i in /dev/infiniband/uverbs*; do exec 3<>$i; done")
+    assert sh("ls /dev/infiniband /sys/class/infiniband_verbs").count("uverbs") == 2
+    ctr("detach-device", "c1", "ib")
+    assert rdma() == ["rxe1"]
+    host("rdma", "link", "delete", "rxe1")
+    host("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+
+
 def rdma_devices_are_kept_apart() -> None:
     """`rdma system set netns exclusive`: one is in one place, and its node opens there only."""
     host("modprobe", "-a", "rdma_rxe")
@@ -87,6 +107,7 @@ def rdma_devices_are_kept_apart() -> None:
     assert rdma() == []
     kill("monitor", "c2")
     wait_until(lambda: rdma() == ["rxe0"], "the kernel does not bring it back")
+    another_one_moves_in()
     said = ctr("attach-device", "c1", "ib", "type=infiniband", "parent=rxe0", "nictype=physical", code=5).stderr
     assert "made of software" in said
     for name in ("c1", "c2"):

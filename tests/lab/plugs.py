@@ -7,7 +7,9 @@ import functools
 import json
 import os
 import select
+import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -172,6 +174,15 @@ def number(path: str) -> tuple[int, int] | None:
     return next(((part.major, part.minor) for part in parts if part.name == "it" and part.path == path), None)
 
 
+def hear(watcher: events.Watcher, event: str, **details: object) -> None:
+    """Until this has been told of c1's device `it`."""
+    told: list[dict[str, object]] = []
+    deadline = time.monotonic() + SECONDS
+    while not any(details.items() <= each.items() for each in told):
+        assert time.monotonic() < deadline, told
+        told += [each.details for each in watcher.wait(timeout=SECONDS) or [] if each.event == event]
+
+
 def another_of_the_same_model_takes_its_place() -> None:
     """Two adapters: one goes, the other is given under its path; both go, and one comes."""
     plugs = machine()
@@ -221,9 +232,61 @@ def a_gpu_that_goes_and_comes_again() -> None:
     ctr("detach-device", "c1", "it")
 
 
+def nvidia_says(cards: dict[str, int]) -> None:
+    """What its driver has in /proc: the GPUs by address, with their numbers."""
+    top = Path("/proc/driver/nvidia/gpus")
+    for folder in top.iterdir() if top.is_dir() else ():
+        if folder.name not in cards:
+            shutil.rmtree(folder)
+    for address, minor in cards.items():
+        (top / address).mkdir(parents=True, exist_ok=True)
+        (top / address / "information").write_text(f"Model: \t\t NVIDIA A\nDevice Minor: \t {minor}\n")
+
+
+def a_gpu_of_nvidias_comes_under_its_own_number() -> None:
+    """Its driver's part is played by files over /proc/driver and nodes that nobody serves; the functions that go are real. Leases move,
+    and one that somebody has for himself is not taken."""
+    host("mount", "-t", "tmpfs", "driver", "/proc/driver")
+    functions = [
+        path for path in Path("/sys/bus/pci/devices").iterdir() if Path(path, "device").read_text() == "0x0005\n"
+    ]
+    one, two = sorted(path.name for path in functions)
+    for minor in (0, 1, 255):
+        os.mknod(f"/dev/nvidia{'ctl' if minor == 255 else minor}", 0o600 | stat.S_IFCHR, os.makedev(195, minor))
+    nvidia_says({one: 0, two: 1})
+    keys = ("type=gpu", "driver.capabilities=none", "lease=exclusive")
+    try:
+        ctr("attach-device", "c1", "it", *keys, f"pci={one}", "failover=same-model")
+        ctr("launch", "builtin:busybox", "c2", "-p", "no-network", "-d", f"it,{','.join(keys)},pci={two}")
+        assert paths("it") == ["/dev/nvidia0", "/dev/nvidiactl"]
+        nvidia_says({two: 1})
+        Path(f"/sys/bus/pci/devices/{one}/remove").write_text("1")
+        until(lambda: paths("it") == ["/dev/nvidiactl"], "it does not go")
+        watcher = events.Watcher(["c1"], ["device"])
+        ctr("delete", "--force", "c2")
+        until(lambda: paths("it") == ["/dev/nvidia1", "/dev/nvidiactl"], "the other one does not take its place")
+        assert sh("stat -c '%t:%T' /dev/nvidia1; ls /dev/nvidia0", code=1).startswith("c3:1\n")
+        hear(watcher, "plugged", path="/dev/nvidia1")
+        assert {f"pci:{two} exclusive c1 it", "char:195:1 exclusive c1 it"} <= set(leases())
+        assert not [lease for lease in leases() if one in lease or lease.startswith("char:195:0 ")]
+        Path("/sys/bus/pci/rescan").write_text("1")
+        nvidia_says({one: 0})
+        Path(f"/sys/bus/pci/devices/{two}/remove").write_text("1")
+        hear(watcher, "replaced", path="/dev/nvidia0", was_path="/dev/nvidia1", number="195:0", was="195:1")
+        watcher.close()
+    finally:
+        ctr("detach-device", "c1", "it", code=None)
+        host("umount", "/proc/driver")
+        for path in Path("/dev").glob("nvidia*"):
+            path.unlink()
+        Path("/sys/bus/pci/rescan").write_text("1")
+    assert leases() == []
+
+
 CHECKS = (
     usb_devices_come_and_go,
     input_devices_are_revoked_by_their_driver,
     another_of_the_same_model_takes_its_place,
     a_gpu_that_goes_and_comes_again,
+    a_gpu_of_nvidias_comes_under_its_own_number,
 )

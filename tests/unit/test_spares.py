@@ -90,9 +90,69 @@ def test_what_has_none(tmp_path: Path, machine: Machine) -> None:
         spares.rules("it", [row(NULL, "/dev/sda", "block")], str(tmp_path))
     with pytest.raises(UnsupportedError, match="comes or goes"):
         spares.rules("it", [row(ZERO, "/dev/zero0")], str(tmp_path))
-    with pytest.raises(UnsupportedError, match="NVIDIA's library opens each GPU's node by the number"):
-        spares.rules("it", [row(("/dev/nvidia0", ""), "/dev/nvidia0")], str(tmp_path))
+    with pytest.raises(UnsupportedError, match="MIG slice goes without a word"):
+        spares.rules("it", [row(("/dev/nvidia-caps/nvidia-cap12", ""), "/dev/nvidia-caps/nvidia-cap12")], str(tmp_path))
+    with pytest.raises(UnsupportedError, match="other GUIDs"):
+        spares.rules("it", [row(NULL, "/dev/null1"), ["vf-guid", "it", "0000:65:00.1", "", ""]], str(tmp_path))
     with pytest.raises(NotFoundError, match="nothing yet"):
         spares.rules("it", [], str(tmp_path))
     keys = {"type": "usb", "vendorid": "0bad", "failover": "same-model"}
     assert [found[0] for found in rows.rows("it", keys, machine("usb"))] == ["identity"]
+
+
+def test_a_gpu_of_nvidias_is_known_by_its_function_and_comes_under_its_own_name(machine: Machine) -> None:
+    """With its render node: its libraries find that by the GPU's number, too."""
+    root = Path(machine("nvidia"))
+    node = root / "dev/dri/renderD128"
+    node.unlink(missing_ok=True)
+    node.symlink_to("/dev/null")
+    numbers = root / "sys/dev/char"
+    numbers.mkdir(parents=True, exist_ok=True)
+    (numbers / "1:3").symlink_to((root / "sys/class/drm/renderD128").resolve())
+    keys = {"type": "gpu", "pci": "0000:18:00.0", "driver.capabilities": "none", "failover": "same-model"}
+    found = [rule for rule in rows.rows("it", keys, str(root)) if rule[0] == "hotplug"]
+    model = "vendor=0x10de model=0x2330 unit=0"
+    assert sorted(words(found)) == [
+        f"class=drm name=renderD {model} path=dri/renderD128 names=own",
+        f"class=pci name= {model} path=nvidia0 names=own holds=pci:0000:18:00.0",
+    ]
+
+
+def test_rdma_devices_come_under_the_kernels_names(tmp_path: Path) -> None:
+    """With the device itself, which moves where the host keeps them apart; each port's node has a rule of its own."""
+    hardware = "pci0000:00/0000:65:00.0"
+    for node, kind, name in ((NULL, "verbs", "uverbs3"), (ZERO, "mad", "umad6"), (FULL, "mad", "umad7")):
+        place = f"{hardware}/infiniband_{kind}/{name}"
+        put(tmp_path, node, place, f"infiniband_{kind}", hardware)
+        (tmp_path / "sys/devices" / place / "ibdev").write_text("mlx5_3\n")
+    found = [
+        row(node, f"/dev/infiniband/{name}") for node, name in ((NULL, "uverbs3"), (ZERO, "umad6"), (FULL, "umad7"))
+    ]
+    leases = ["rdma:0000:65:00.0", "node:/dev/infiniband/uverbs3"]
+    said = words(spares.rules("it", [*found, ["rdma", "it", "mlx5_3"]], str(tmp_path), leases))
+    model = "vendor=0x1002 model=0x73bf unit=0"
+    assert said == [
+        f"class=infiniband_verbs name=uverbs {model} path=infiniband/uverbs3 names=own holds=rdma:0000:65:00.0",
+        f"class=infiniband_mad name=umad {model} path=infiniband/umad6 names=own",
+        f"class=infiniband_mad name=umad {model} path=infiniband/umad7 names=own",
+        f"class=rdma name= {model} path=mlx5_3 names=own",
+    ]
+
+
+def test_an_rdma_device_of_software_is_its_own_hardware_and_a_part_is_none(tmp_path: Path) -> None:
+    place = "virtual/infiniband_verbs/uverbs0"
+    put(tmp_path, NULL, place, "infiniband_verbs")
+    (tmp_path / "sys/devices" / place / "ibdev").write_text("rxe0\n")
+    (tmp_path / "sys/class/infiniband/rxe0").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband/rxe0/node_type").write_text("1: CA\n")
+    (said,) = words(spares.rules("it", [row(NULL, "/dev/infiniband/uverbs0")], str(tmp_path), ["rdma:5054:00ff"]))
+    assert (
+        said
+        == "class=infiniband_verbs name=uverbs vendor=software model=1: CA unit=0 path=infiniband/uverbs0 names=own"
+    )
+    hardware = "pci0000:00/0000:65:00.0"
+    place = f"{hardware}/mlx5_core.sf.2/infiniband_verbs/uverbs1"
+    put(tmp_path, ZERO, place, "infiniband_verbs", hardware)
+    (tmp_path / "sys/devices" / place / "ibdev").write_text("mlx5_2\n")
+    with pytest.raises(UnsupportedError, match="`mlx5_2` is a part of hardware"):
+        spares.rules("it", [row(ZERO, "/dev/infiniband/uverbs1")], str(tmp_path))
