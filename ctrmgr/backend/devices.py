@@ -53,6 +53,9 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
             raise SpecError(f"device `{name}`: `{key}`: `{value}` {error}", hint=field.description) from None
         if field.refused and canonical[key] != field.default:
             raise UnsupportedError(f"device `{name}`: `{key}`: {field.refused}")
+    for key, field in module.FIELDS.items():
+        if field.required and key not in canonical:
+            raise SpecError(f"device `{name}`: `{key}` is missing", hint=field.description)
     canonical = parts.remembered(canonical)
     if "count" in canonical or kind == "gpudirect":
         leases.tell()

@@ -107,7 +107,9 @@ class Registry:
 
     def _instead(self, kind: str, device: str) -> str:
         """What there is, for an error."""
-        broken = f"; what these hold is not known: {', '.join(self.errors)}" if self.errors else ""
+        first, *others = self.errors or [""]
+        broken = f"; not used: {self.errors[first].message}" if first else ""
+        broken += f"; nor are {', '.join(others)}: `ctrmgr cdi validate` says why" if others else ""
         same = [name.partition("=")[2] for name in self.devices if name.startswith(f"{kind}=")]
         near = get_close_matches(device, same, 3)
         if near:
@@ -117,7 +119,7 @@ class Registry:
         kinds = sorted({name.partition("=")[0] for name in self.devices})
         if kinds:
             return f"there are devices of {', '.join(kinds)}{broken}"
-        return f"no spec is in {', '.join(self.directories)}{broken}"
+        return broken.removeprefix("; ") or f"no spec is in {', '.join(self.directories)}"
 
     def edits(self, asked: Iterable[str]) -> ContainerEdits:
         """What asking for these devices does: of each file once what it says for all its devices, and before its devices.

@@ -8,6 +8,9 @@ import sys
 from ctrmgr.cli.command import Argument, Command, Option, pairs
 from ctrmgr.kernel.control import HOLDERS
 
+ONLY_NODES = ("unix-char", "unix-block", "unix-hotplug", "usb", "accel", "infiniband")
+"""Types that mount nothing inside."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ctrmgr.backend.detach import Detached
@@ -50,6 +53,13 @@ def run_attach(args: Args) -> None:
         talk(args, f"`{name}` is stopped: `{device}` comes with its next start")
     if keys.get("type") == "unix-block":
         warn_of_use(args, name, keys)
+    if live and keys.get("type") not in ONLY_NODES:
+        from ctrmgr.backend import hidden
+
+        for place, over in hidden.places(name, device):
+            talk(
+                args, f"warning: `{place}` cannot be seen inside: `{name}` has mounted something of its own on `{over}`"
+            )
 
 
 def warn_of_use(args: Args, name: str, keys: dict[str, str]) -> None:

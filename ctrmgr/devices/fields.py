@@ -30,6 +30,14 @@ def inside(value: str) -> str:
     return value
 
 
+def named(parse: Callable[[str], str], value: str) -> str:
+    """The same of what is no key's own value: the error names it."""
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ValueError(f"`{value}` {error}") from None
+
+
 def mode(value: str) -> str:
     """Permission bits, octal."""
     if not value or value.strip("01234567") or int(value, 8) > 0o777:

@@ -173,7 +173,7 @@ def _device(name: str, node: DeviceNode, resolved: Resolved, values: Mapping[str
     owner = values.get("uid") or values.get("user") or _number(node.uid)
     group = values.get("gid") or values.get("group") or _number(node.gid)
     mode = values.get("mode") or ("" if node.file_mode is None else f"{node.file_mode & 0o777:04o}")
-    row = ["device", name, kind, node.source, fields.inside(node.path), owner, group, mode, node.access]
+    row = ["device", name, kind, node.source, fields.named(fields.inside, node.path), owner, group, mode, node.access]
     is_optional = values.get("required") == "false" or node.path in resolved.optional
     return _complete([*row, "optional" if is_optional else "required"], values, root)
 
@@ -249,7 +249,7 @@ def _bind(name: str, mount: Mount, values: Mapping[str, str]) -> Row:
     for option in mount.options:
         if option not in OPTIONS:
             raise UnsupportedError(f"`{mount.container_path}`: the mount option `{option}` is not given to instances")
-    source, inside = fields.path(mount.host_path), target(mount.container_path)
+    source, inside = fields.named(fields.path, mount.host_path), target(mount.container_path)
     words = ["rw" if "rw" in mount.options else "ro", "nosuid", "nodev"]
     words += ["noexec"] if "noexec" in mount.options else []
     words += ["optional"] if values.get("required") == "false" else []
@@ -258,7 +258,7 @@ def _bind(name: str, mount: Mount, values: Mapping[str, str]) -> Row:
 
 def target(path: str) -> str:
     """Raises UnsupportedError for a place where nothing is mounted."""
-    found = fields.path(path)
+    found = fields.named(fields.path, path)
     if found == "/" or any(found == top or found.startswith(top + "/") for top in KERNEL):
         raise UnsupportedError(f"`{found}` belongs to the instance's kernel file systems: nothing is mounted there")
     return found

@@ -36,7 +36,7 @@ def rows(kind: str, name: str, values: Mapping[str, str]) -> list[list[str]]:
             name,
             kind,
             source,
-            fields.inside(values.get("path") or source),
+            fields.named(fields.inside, values.get("path") or source),
             values.get("uid") or values.get("user") or "",
             values.get("gid") or values.get("group") or "",
             values.get("mode") or "",

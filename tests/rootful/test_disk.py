@@ -104,6 +104,22 @@ def test_without_shift_owners_are_the_hosts(ctr: Ctr, shared: Path) -> None:
     assert (shared / "roots").read_text() == "of root\n"
 
 
+def test_a_mount_that_the_instance_covers_is_told(ctr: Ctr, shared: Path) -> None:
+    ctr(*LAUNCH)
+    attach = ("attach-device", "c1", "d", "type=disk", f"source={shared}")
+    for place in ("/a b/c", "/own/c"):
+        ctr("exec", "c1", "mkdir", "-p", place)
+    ctr("exec", "c1", "mount", "-t", "tmpfs", "own", "/own")
+    assert ctr(*attach, "path=/a b/c").stderr == ""
+    ctr("detach-device", "c1", "d")
+    said = "warning: `/own/c` cannot be seen inside: `c1` has mounted something of its own on `/own`\n"
+    assert ctr(*attach, "path=/own/c").stderr == said
+    assert ctr("exec", "c1", "ls", "/own").stdout == ""
+    ctr("detach-device", "c1", "d")
+    ctr("exec", "c1", "umount", "/own")
+    assert ctr(*attach, "path=/own/c").stderr == ""
+
+
 def test_readonly_holds_against_the_instances_root(ctr: Ctr, shared: Path) -> None:
     ctr(*LAUNCH)
     ctr("attach-device", "c1", "data", "type=disk", f"source={shared}", "path=/srv/data", "shift=true", "readonly=true")

@@ -105,8 +105,16 @@ def test_broken_files_hide_no_other_and_are_told(root: Path) -> None:
     assert (
         caught.value.hint
         and "b.json" in caught.value.hint
-        and caught.value.hint.startswith("there are devices of v/c;")
+        and caught.value.hint.startswith("there are devices of v/c; not used: `")
+        and caught.value.hint.endswith("g.json: `ctrmgr cdi validate` says why")
     )
+    for name in "acdefg":
+        path = next((root / "etc/cdi").glob(f"{name}.*"))
+        path.rmdir() if path.is_dir() else path.unlink()
+    with pytest.raises(NotFoundError) as alone:
+        Registry(str(root)).find("v/c=one")
+    assert alone.value.hint
+    assert alone.value.hint.startswith(f"not used: `{root}/etc/cdi/b.json`: `cdiVersion` `9.0.0` is newer")
 
 
 @pytest.mark.parametrize("whose", ["file", "folder"])
