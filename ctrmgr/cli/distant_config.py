@@ -219,13 +219,12 @@ def _source(server: Server, word: str) -> dict[str, object]:
 
 
 def _uploaded(server: Server, found: object, alias: str) -> str:
-    import tempfile
-
     from ctrmgr.images import exporting
     from ctrmgr.remote import images
+    from ctrmgr.remote.passing import Passage
 
-    with tempfile.TemporaryDirectory(prefix="ctrmgr-") as folder:
-        path = f"{folder}/image.tar.gz"
+    with Passage() as passage:
+        path = f"{passage.path}/image.tar.gz"
         exporting.export(found, path)  # type: ignore[arg-type]
         return images.upload(server, path, alias)
 

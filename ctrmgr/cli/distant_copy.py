@@ -9,7 +9,8 @@ import os
 from ctrmgr.cli import distant, distant_config
 from ctrmgr.cli.copy import profiles
 from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError, SpecError
-from ctrmgr.remote import copying, images, instances, migration, registry, snapshots
+from ctrmgr.remote import copying, images, instances, migration, passing, registry, snapshots
+from ctrmgr.remote.passing import Passage
 from ctrmgr.remote.server import Server, open_server
 
 TYPE_CHECKING = False
@@ -96,9 +97,10 @@ def _copy(args: Args, source: End, target: End, *, moving: bool) -> None:
         if args.flag("dry-run"):
             print(f"{'move' if moving else 'copy'} {source.label} {target.label} {', or '.join(ways)}")
             return
+        passage = stack.enter_context(begun(args, source.server, target.server))
         for number, way in enumerate(ways, 1):
             try:
-                _go(args, way, source, target, kept)
+                _go(args, way, source, target, kept, passage)
                 return
             except migration.NoWayError as error:
                 # The servers do not get together, and nothing is left of the attempt.
@@ -144,13 +146,29 @@ def _say_what_stays(args: Args, source: End, kept: list[str], *, moving: bool) -
     _note(args)(text)
 
 
-def _go(args: Args, way: str, source: End, target: End, kept: list[str]) -> None:
+def begun(args: Args, *servers: Server | None) -> Passage:
+    """To be entered. What a killed command has left goes first."""
+    sweep(args, *servers)
+    return Passage()
+
+
+def sweep(args: Args, *servers: Server | None) -> None:
+    def forget(fingerprint: str) -> None:
+        from ctrmgr.images import removal
+
+        with contextlib.suppress(CtrmgrError):  # it is used, or never came
+            removal.delete(fingerprint)
+
+    passing.sweep((server for server in servers if server), _note(args), forget)
+
+
+def _go(args: Args, way: str, source: End, target: End, kept: list[str], passage: Passage) -> None:
     """Raises migration.NoWayError when another way may do."""
     if way == IMAGE:
         if target.server:
-            _to_server(args, source, target.server, target.name)
+            _to_server(args, source, target.server, target.name, passage)
         elif source.server:
-            _from_server(args, source.server, source.name, target.name)
+            _from_server(args, source.server, source.name, target.name, passage)
         return
     assert source.server and target.server
     ends = (source.server, source.name, target.server, target.name)
@@ -160,7 +178,7 @@ def _go(args: Args, way: str, source: End, target: End, kept: list[str]) -> None
     elif way == DIRECT:
         migration.carry(*ends, alone=alone, profiles=_wanted(source.server, source.name, names))
     else:
-        copying.by_backup(*ends, alone=alone)
+        copying.by_backup(*ends, passage, alone=alone)
     copying.verify(target.server, target.name, kept=kept)
 
 
@@ -171,7 +189,7 @@ def _snapshots(source: End) -> list[str]:
     return [row["name"] for row in rows]
 
 
-def _to_server(args: Args, source: End, server: Server, name: str) -> None:
+def _to_server(args: Args, source: End, server: Server, name: str, passage: Passage) -> None:
     """As an image that is there for this alone. Keys, devices and profiles are looked at first."""
     if source.server:
         found = instances.get(source.server, source.name)
@@ -192,35 +210,33 @@ def _to_server(args: Args, source: End, server: Server, name: str) -> None:
         made = distant_config.translated(server, config, own)
     distant_config.settle(args, server, made)
     with contextlib.ExitStack() as stack:
-        fingerprint = copying.send_image(server, stack.enter_context(as_image(args, source)))
-        stack.enter_context(copying.Passing(server, fingerprint, _note(args)))
+        fingerprint = copying.send_image(server, stack.enter_context(as_image(args, source, passage)), passage)
+        stack.enter_context(copying.Passing(server, fingerprint, passage, _note(args)))
         wanted = distant_config.Asked(server, name, "", theirs, made)
         distant_config.make(wanted, {"type": "image", "fingerprint": fingerprint}, ephemeral=ephemeral)
         instances.finish(server, name, lambda: copying.verify(server, name, fingerprint))
 
 
 @contextlib.contextmanager
-def as_image(args: Args, source: End) -> Iterator[Iterator[bytes]]:
+def as_image(args: Args, source: End, passage: Passage) -> Iterator[Iterator[bytes]]:
     """A stopped instance as the bytes of a unified image."""
+    said = args.one("description")
     if source.server:
-        fingerprint = copying.publish(source.server, source.name, description=args.one("description"), passing=True)
-        with copying.Passing(source.server, fingerprint, _note(args)):
+        fingerprint = copying.publish(source.server, source.name, description=said, passage=passage)
+        with copying.Passing(source.server, fingerprint, passage, _note(args)):
             yield copying.export_image(source.server, fingerprint)
         return
     from ctrmgr.backend import record, within
     from ctrmgr.images import exporting, store
 
     image = store.load(record.Record(source.name).image)
-    metadata = exporting.metadata_yaml(image, copying.properties(args.one("description"), passing=True))
+    metadata = exporting.metadata_yaml(image, copying.properties(said, passage.mark))
     blocks = within.tar(source.name, metadata)
     with contextlib.closing(blocks):  # type: ignore[type-var]
         yield blocks
 
 
-def _from_server(args: Args, server: Server, name: str, new: str) -> None:
-    import tempfile
-
-    from ctrmgr import state
+def _from_server(args: Args, server: Server, name: str, new: str, passage: Passage) -> None:
     from ctrmgr.backend import create, record
     from ctrmgr.images import importing, removal
     from ctrmgr.plan.compile import find
@@ -239,14 +255,13 @@ def _from_server(args: Args, server: Server, name: str, new: str) -> None:
         except NotFoundError as error:
             error.hint = "-p PROFILE names others, --no-profiles none"
             raise
-    state.make_dir(state.state_dir())
-    with tempfile.TemporaryDirectory(prefix=".copy-", dir=state.state_dir()) as folder:
-        fingerprint = copying.publish(server, name, passing=True)
-        path = f"{folder}/image"
-        with copying.Passing(server, fingerprint, _note(args)), open(path, "wb") as file:
-            for block in copying.export_image(server, fingerprint):
-                file.write(block)
-        image, fresh = importing.import_image([path], fingerprint=fingerprint, description=f"{server.name}:{name}")
+    fingerprint = copying.publish(server, name, passage=passage)
+    path = f"{passage.path}/image"
+    with copying.Passing(server, fingerprint, passage, _note(args)), open(path, "wb") as file:
+        for block in copying.export_image(server, fingerprint):
+            file.write(block)
+    passage.note(passing.HERE, None, fingerprint)
+    image, fresh = importing.import_image([path], fingerprint=fingerprint, description=f"{server.name}:{name}")
     try:
         wish = create.Wish(
             image.fingerprint,
@@ -263,6 +278,8 @@ def _from_server(args: Args, server: Server, name: str, new: str) -> None:
             with contextlib.suppress(CtrmgrError):
                 removal.delete(image.fingerprint)
         raise
+    finally:
+        passage.gone(passing.HERE, None, fingerprint)
 
 
 RUN: dict[str, Callable[[Args], int | None]] = {"copy": run_copy, "move": run_move}

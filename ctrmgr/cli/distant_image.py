@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 
 from ctrmgr import state
 from ctrmgr.cli import distant
-from ctrmgr.errors import BackendError, ConflictError, NotFoundError, SpecError
-from ctrmgr.remote import copying, images, registry
+from ctrmgr.errors import ConflictError, NotFoundError, SpecError
+from ctrmgr.remote import copying, images, passing, registry
 from ctrmgr.remote.server import of, open_server
 
 TYPE_CHECKING = False
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ctrmgr.cli.command import Args
+    from ctrmgr.cli.distant_copy import End
+    from ctrmgr.remote.passing import Passage
     from ctrmgr.remote.server import Server
 
 COLUMNS = ("alias", "fingerprint", "description", "architecture", "size", "created")
@@ -50,15 +51,16 @@ def image_list(args: Args) -> None:
         elif is_stream(remote):
             found = _stream_rows(remote, people)
         else:
-            found = _server_rows(remote, people)
+            found = _server_rows(args, remote, people)
         rows += [row for row in found if not part or any(part in name for name in row["alias"])]  # type: ignore[attr-defined]
     table.print_rows(COLUMNS, rows, args.one("format", "table"))
 
 
-def _server_rows(remote: registry.Remote, people: bool) -> list[dict[str, object]]:
-    from ctrmgr.cli import table
+def _server_rows(args: Args, remote: registry.Remote, people: bool) -> list[dict[str, object]]:
+    from ctrmgr.cli import distant_copy, table
 
     with of(remote) as server:
+        distant_copy.sweep(args, server)
         return [
             {
                 "alias": [f"{server.name}:{alias['name']}" for alias in each["aliases"]],
@@ -125,10 +127,12 @@ def image_info(args: Args) -> None:
 
 
 @contextlib.contextmanager
-def files(remote: registry.Remote | None, word: str) -> Iterator[tuple[str, list[str]]]:
+def files(args: Args, remote: registry.Remote | None, word: str) -> Iterator[tuple[str, list[str]]]:
     """An image's fingerprint (hash of its files) and these, on this machine for as long as the block runs."""
-    state.make_dir(state.state_dir())
-    with tempfile.TemporaryDirectory(prefix=".copy-", dir=state.state_dir()) as folder:
+    from ctrmgr.cli import distant_copy
+
+    with distant_copy.begun(args) as passage:
+        folder = passage.path
         if remote is None:
             from ctrmgr.images import exporting, store
 
@@ -163,7 +167,7 @@ def bring(args: Args, word: str) -> str:
             wanted = images.find(server, name)
     if wanted not in store.fingerprints():
         distant.talk(args, f"image `{wanted[:12]}` comes from `{remote.name}`")
-        with files(remote, name) as (fingerprint, paths):
+        with files(args, remote, name) as (fingerprint, paths):
             importing.import_image(paths, fingerprint=fingerprint, description=word)
     return wanted
 
@@ -179,7 +183,7 @@ def image_copy(args: Args) -> None:
         print(f"copy image {args.positional[0]} to {args.positional[1]}")
         return
     alias = args.one("alias")
-    with files(remote, word) as (fingerprint, paths):
+    with files(args, remote, word) as (fingerprint, paths):
         if there is None:
             from ctrmgr.images import importing
 
@@ -197,8 +201,7 @@ def _give(server: Server, fingerprint: str, paths: list[str], alias: str) -> str
         raise ConflictError(
             f"on `{server.name}` alias `{alias}` stands for image `{taken[:12]}`", hint="choose another name"
         )
-    have = {str(url).rpartition("/")[2].partition("?")[0] for url in server.get("/images")}
-    if fingerprint in have:
+    if fingerprint in images.fingerprints(server):
         if alias:
             images.set_alias(server, alias, fingerprint)
         return fingerprint
@@ -217,7 +220,7 @@ def image_export(args: Args) -> None:
     if args.flag("dry-run"):
         print(f"export image `{args.positional[0]}` to `{given or '.'}`")
         return
-    with files(remote, word) as (fingerprint, paths):
+    with files(args, remote, word) as (fingerprint, paths):
         path = given or fingerprint[:12]
         targets = [path, f"{path}.root"][: len(paths)]
         for target in targets:
@@ -244,13 +247,12 @@ def image_import(args: Args) -> None:
     if args.flag("dry-run"):
         print(f"import {' and '.join(paths)} to {word}")
         return
+    alias = args.one("alias")
     with server:
-        try:
-            print(_give(server, "", paths, args.one("alias")))
-        except BackendError as error:
-            if "already exists" in error.message:
-                raise ConflictError(f"`{server.name}` has this image already") from None
-            raise
+        fingerprint = images.hashed(paths)
+        if not alias and fingerprint in images.fingerprints(server):
+            raise ConflictError(f"`{server.name}` has this image already: {fingerprint[:12]}")
+        print(_give(server, fingerprint, paths, alias))
 
 
 def image_delete(args: Args) -> None:
@@ -327,28 +329,27 @@ def publish(args: Args) -> None:
             said = args.one("description")
             print(copying.publish(source.server, source.name, aliases=names, description=said))
             return
-        if target:
-            with distant_copy.as_image(args, source) as blocks:
-                fingerprint = copying.send_image(target, blocks)
-            if alias:
-                copying.name_it(target, fingerprint, alias)
-            print(fingerprint)
-            return
-        print(publish_here(args, source, alias))
+        with distant_copy.begun(args, source.server, target) as passage:
+            if target:
+                with distant_copy.as_image(args, source, passage) as blocks:
+                    fingerprint = copying.send_image(target, blocks, passage)
+                if alias:
+                    copying.name_it(target, fingerprint, alias)
+                passage.gone(passing.IMAGE, target)
+            else:
+                fingerprint = publish_here(args, source, alias, passage)
+        print(fingerprint)
 
 
-def publish_here(args: Args, source: object, alias: str) -> str:
+def publish_here(args: Args, source: End, alias: str, passage: Passage) -> str:
     from ctrmgr.cli import distant_copy
     from ctrmgr.images import importing
 
-    assert isinstance(source, distant_copy.End)
-    state.make_dir(state.state_dir())
-    with tempfile.TemporaryDirectory(prefix=".copy-", dir=state.state_dir()) as folder:
-        path = f"{folder}/image.tar"
-        with distant_copy.as_image(args, source) as blocks, open(path, "wb") as file:
-            for block in blocks:
-                file.write(block)
-        image, _ = importing.import_image([path], alias=alias, description=args.one("description") or source.label)
+    path = f"{passage.path}/image.tar"
+    with distant_copy.as_image(args, source, passage) as blocks, open(path, "wb") as file:
+        for block in blocks:
+            file.write(block)
+    image, _ = importing.import_image([path], alias=alias, description=args.one("description") or source.label)
     return image.fingerprint
 
 

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, UnsupportedError
-from ctrmgr.remote import instances, snapshots
+from ctrmgr.remote import instances, passing, snapshots
 from ctrmgr.remote.server import OperationError, Server, quoted
 from ctrmgr.remote.wire import Answer, GoneError
 
@@ -16,9 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
+    from ctrmgr.remote.passing import Passage
+
 NOT_COPIED = ("volatile.", "image.")
-PASSING = "ctrmgr.passing"
-"""A property of images that are only on the way; it makes their hash their own."""
+BACKUP_SECONDS = 86400
+"""After which a server itself deletes a backup that nobody comes for."""
 
 
 def chunked(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -69,10 +70,20 @@ class Hashed:
             yield block
 
 
-def send_image(server: Server, blocks: Iterable[bytes]) -> str:
-    """Give a server a unified image; returns its fingerprint, which is the hash of what was sent. Raises BackendError."""
+def send_image(server: Server, blocks: Iterable[bytes], passage: Passage | None = None) -> str:
+    """Give a server a unified image; returns its fingerprint, which is the hash of what was sent. Raises BackendError.
+
+    In `passage` it is noted, until somebody says that it is gone or stays.
+    """
     hashed = Hashed(blocks)
-    done = upload(server, "/images", hashed)
+    if passage:
+        passage.note(passing.IMAGE, server)
+    try:
+        done = upload(server, "/images", hashed)
+    except CtrmgrError as error:
+        if passage and not isinstance(error, GoneError):
+            passage.gone(passing.IMAGE, server)
+        raise
     fingerprint = str(done["metadata"]["fingerprint"])
     if fingerprint != hashed.hash.hexdigest():
         forget_image(server, fingerprint)
@@ -81,18 +92,23 @@ def send_image(server: Server, blocks: Iterable[bytes]) -> str:
 
 
 def publish(
-    server: Server, name: str, *, aliases: Iterable[str] = (), description: str = "", passing: bool = False
+    server: Server,
+    name: str,
+    *,
+    aliases: Iterable[str] = (),
+    description: str = "",
+    passage: Passage | None = None,
 ) -> str:
     """Make an image of a stopped instance; returns its fingerprint. Raises NotFoundError, ConflictError, BackendError.
 
-    `passing`: it is on the way only, and never the same as one that is to stay, whatever is in it.
+    In `passage` it is on the way only, and never the same as one that is to stay, whatever is in it.
     """
     found = instances.get(server, name)
     refuse_if_running(server, name, found)
     data = {
         "source": {"type": "instance", "name": name},
         "public": False,
-        "properties": properties(description, passing=passing),
+        "properties": properties(description, passage.note(passing.IMAGE, server) if passage else ""),
         "aliases": [{"name": alias, "description": ""} for alias in aliases],
     }
     operation = ""
@@ -101,6 +117,8 @@ def publish(
         return str(server.wait(operation)["metadata"]["fingerprint"])
     except BaseException as error:
         taken_back = not operation or isinstance(error, OperationError) or _unmade(server, operation)
+        if passage and operation and taken_back:
+            passage.gone(passing.IMAGE, server)
         if not isinstance(error, CtrmgrError):
             raise
         if isinstance(error, GoneError) and not (operation and taken_back):
@@ -108,10 +126,10 @@ def publish(
         raise instances.translated(server, name, error) from None
 
 
-def properties(description: str, *, passing: bool = False) -> dict[str, str]:
+def properties(description: str, mark: str = "") -> dict[str, str]:
     """Of an image that is made now."""
     found = {"description": description} if description else {}
-    return {**found, PASSING: os.urandom(8).hex()} if passing else found
+    return {**found, passing.KEY: mark} if mark else found
 
 
 def _unmade(server: Server, operation: str) -> bool:
@@ -150,10 +168,10 @@ def forget_image(server: Server, fingerprint: str) -> str:
 
 
 class Passing:
-    """`with Passing(server, fingerprint)`: an image that goes when the block ends; what could not be removed is told."""
+    """An image of `passage` that goes when the block ends; what could not be removed is told, and left to the next command."""
 
-    def __init__(self, server: Server, fingerprint: str, say: Callable[[str], None]) -> None:
-        self.server, self.fingerprint, self.say = server, fingerprint, say
+    def __init__(self, server: Server, fingerprint: str, passage: Passage, say: Callable[[str], None]) -> None:
+        self.server, self.fingerprint, self.passage, self.say = server, fingerprint, passage, say
 
     def __enter__(self) -> str:
         return self.fingerprint
@@ -161,6 +179,8 @@ class Passing:
     def __exit__(self, *_: object) -> None:
         if left := forget_image(self.server, self.fingerprint):
             self.say(f"image `{self.fingerprint[:12]}` is left on `{self.server.name}`: {left}")
+        else:
+            self.passage.gone(passing.IMAGE, self.server)
 
 
 def refuse_if_there(server: Server, name: str) -> None:
@@ -230,11 +250,12 @@ def on_the_server(
         raise instances.translated(server, new, error) from None
 
 
-def by_backup(source: Server, name: str, target: Server, new: str, *, alone: bool) -> None:
+def by_backup(source: Server, name: str, target: Server, new: str, passage: Passage, *, alone: bool) -> None:
     """Between servers of one kind: all of it, with its snapshots unless `alone`. The backup goes when it has arrived."""
-    backup = f"ctrmgr-{os.urandom(4).hex()}"
     url = f"{instances.path(name)}/backups"
+    backup = passing.backup_name(passage.note(passing.BACKUP, source, name))
     data = {"name": backup, "instance_only": alone, "container_only": alone, "compression_algorithm": "none"}
+    data |= {"expires_at": _later(source.date)} if source.date else {}
     try:
         source.change("POST", url, data)
         with Server(source.name, source.target, source.project) as stream:
@@ -242,6 +263,8 @@ def by_backup(source: Server, name: str, target: Server, new: str, *, alone: boo
             upload(target, "/instances", download(stream, f"{url}/{backup}/export"), names)
     except BaseException as error:
         left = _drop(source, f"{url}/{backup}")
+        if not left:
+            passage.gone(passing.BACKUP, source, name)
         if not isinstance(error, CtrmgrError):
             instances.removed(target, new)
             raise
@@ -257,6 +280,15 @@ def by_backup(source: Server, name: str, target: Server, new: str, *, alone: boo
             f"backup `{backup}` is left on `{source.name}`: {left}",
             hint=f"`{instances.label(target, new)}` is there and whole",
         )
+    passage.gone(passing.BACKUP, source, name)
+
+
+def _later(date: str) -> str:
+    """A day after a moment of a server's clock."""
+    from datetime import timedelta
+    from email.utils import parsedate_to_datetime
+
+    return (parsedate_to_datetime(date) + timedelta(seconds=BACKUP_SECONDS)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _drop(server: Server, path: str) -> str:

@@ -190,6 +190,38 @@ def test_publish_and_copy(unix: Remote, middle: Middle, tmp_path: Path) -> None:
     assert unix("image", "list", "--format", "json").stdout == "[]\n" and unix("list", "-f", "json").stdout == "[]\n"
 
 
+def test_killed(unix: Remote, middle: Middle, tmp_path: Path) -> None:
+    """By SIGKILL, at each step: what was only on the way is taken away by the next command, which works."""
+    tar = str(tiny_image(tmp_path / "new.tar"))
+    before = images(unix)
+    unix("create", "tiny", "host:c1")
+    moments = (
+        (b"POST /1.0/images ", ("publish", "far:c1", "local:", "--alias", "p")),
+        (b"/wait", ("copy", "far:c1", "local:c1")),
+        (b"/export", ("publish", "far:c1", "local:", "--alias", "p")),
+        (b"DELETE /1.0/images/", ("copy", "far:c1", "local:c3")),
+        (b"POST /1.0/images/aliases", ("image", "import", tar, "far:", "--alias", "p")),
+        (b"POST /1.0/instances ", ("copy", "local:c1", "far:c2")),
+    )
+    # Each server at every other of them: what is at work there is ours.
+    for step, words in moments[unix.daemon.kind == "incus" :: 2]:
+        middle.rule = rule = Once("pass" if step.startswith(b"POST") else "slow", step)
+        running = unix.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert rule.seen.wait(20), words
+        running.kill()
+        running.communicate(timeout=20)
+        deadline = time.monotonic() + 20
+        while os.listdir(unix.folder / "state/passing"):
+            assert time.monotonic() < deadline, (step, words)
+            unix("image", "list", "far:")
+        if words[0] != "image":  # one that is whole, and gets its alias from who brings it again
+            assert images(unix) == before, (step, words)
+        unix("delete", "--force", "far:c2", code=None)
+        unix(*words)
+        unix("image", "delete", "far:p" if "far:" in words else "p", code=None)
+    assert images(unix) == before and unix("image", "list", "far:").stderr == ""
+
+
 def test_files(unix: Remote, middle: Middle, tmp_path: Path) -> None:
     """It is said how much of a tree has come."""
     (tmp_path / "tree").mkdir()
