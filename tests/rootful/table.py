@@ -9,7 +9,7 @@ from ctypes import Structure, c_char, c_uint8, c_uint32, c_uint64
 from pathlib import Path
 
 from tests.rootful.double import SOURCES, WARNINGS
-from tests.rootful.sanitized import FLAGS
+from tests.rootful.sanitized import FLAGS, programs
 
 OWNER = 1_800_000_000
 NOBODY = 2**32 - 1
@@ -210,15 +210,17 @@ OPERATIONS: dict[type[Structure], tuple[int, int]] = {
 
 
 class Table:
-    """The operations in a program of their own, with sanitizers."""
+    """The operations in a program of their own, with sanitizers: the monitor's objects."""
 
     def __init__(self, folder: Path) -> None:
         self.program = folder / "priv-driver"
         names = (
             "priv", "priv_bind", "priv_cgroup", "priv_class", "priv_device", "priv_fence", "priv_filesystem", "priv_mount", "priv_net", "priv_netdev", "priv_program", "btf", "netlink", "priv_sysctl", "priv_uevent", "shape",
         )  # fmt: skip
-        sources = [Path(__file__).with_name("priv_driver.c"), *(SOURCES / f"{name}.c" for name in names)]
-        subprocess.run(["cc", *WARNINGS, *FLAGS, f"-I{SOURCES}", "-o", self.program, *sources], check=True)
+        built = programs() / "ctrmgr-monitor.p"
+        driver = Path(__file__).with_name("priv_driver.c")
+        words = ["cc", *WARNINGS, *FLAGS, f"-I{SOURCES}", "-o", self.program, driver]
+        subprocess.run([*words, *(built / f"{name}.c.o" for name in names)], check=True)
 
     def raw(self, number: int, request: bytes, *fds: int, apart: bool = True) -> tuple[int, int]:
         """The errno, and how many descriptors came out.

@@ -60,9 +60,9 @@ def cgroup() -> Iterator[int]:
     folder.rmdir()
 
 
-def test_damage_is_survived(tmp_path: Path, cgroup: int) -> None:
+def test_damage_is_survived(table: Table, tmp_path: Path, cgroup: int) -> None:
     """Refused by us, or by the kernel, in which there are no such functions: nothing is attached."""
-    table, file = Table(tmp_path), tmp_path / "types"
+    file = tmp_path / "types"
     chance, codes = random.Random(1), set()
     for number in range(200):
         file.write_bytes(damaged(chance) if number else types())
