@@ -12,7 +12,7 @@
 struct answer {
 	struct ctl_reply reply;
 	size_t size;
-	int fds[HIERARCHIES + 3];
+	int fds[HIERARCHIES + 5];
 	size_t fd_count;
 	char data[sizeof(struct ctl_device) * PARTS]; /* last: what is not filled takes no memory */
 };
@@ -169,7 +169,7 @@ static void variables(struct monitor *m, struct answer *a)
 		}
 }
 
-/* The v1 cgroups' `cgroup.procs`, opened on each asking: they are seldom needed. */
+/* The v1 cgroups' `cgroup.procs` and a class's `tasks`, opened on each asking: they are seldom needed. */
 static void enter(struct monitor *m, struct answer *a)
 {
 	a->fds[a->fd_count++] = m->pidfd;
@@ -184,6 +184,7 @@ static void enter(struct monitor *m, struct answer *a)
 		if (fd >= 0)
 			a->fds[a->fd_count++] = fd;
 	}
+	a->fd_count += resctrl_tasks(m, a->fds + a->fd_count);
 }
 
 static int limit(struct monitor *m, const struct ctl_request *r, struct failure *f)

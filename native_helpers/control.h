@@ -24,8 +24,8 @@ enum ctl_op {
 	CTL_KILL = 6,    /* replies when it is gone */
 	CTL_FREEZE = 7,
 	CTL_THAW = 8,
-	CTL_ENTER = 9,   /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…]; data: devices' KEY=VALUE
-			    and =GID, each ended */
+	CTL_ENTER = 9,   /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…, resctrl's tasks…]; data:
+			    devices' KEY=VALUE   and =GID, each ended */
 	CTL_SIGNAL = 10, /* arg0: signal to init */
 	CTL_WAIT = 11,   /* replies when init has ended */
 	CTL_LIMIT = 12,  /* hierarchy in name, file in path, value in value: write a cgroup file */
@@ -56,6 +56,7 @@ enum ctl_device_type {
 	CTL_RDMA = 9,   /* path: an RDMA device, the instance's alone where the host keeps them apart */
 	CTL_GROUP = 11, /* text: `=` and the number of a group inside, which commands have besides their own */
 	CTL_FILESYSTEM = 10, /* as CTL_BIND; text: type, options, name; fd: block device, if it is on one */
+	CTL_RESCTRL = 12,    /* text: class, where resctrl is mounted, `monitored` or "", lines of schemata; fd: that */
 };
 enum ctl_access {
 	CTL_MKNOD = 1, /* the first three are the kernel's BPF_DEVCG_ACC_* */

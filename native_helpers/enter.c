@@ -69,7 +69,7 @@ static void leave_host(const struct instance *i)
 		fail(EXIT_HELPER, errno, "become undumpable");
 	for (size_t n = 0; n < i->procs_count; n++)
 		if (write(i->procs[n], "0", 1) < 0)
-			fail(EXIT_HELPER, errno, "join the v1 cgroups");
+			fail(EXIT_HELPER, errno, "join the cgroups");
 	error = confine_keyring();
 	if (error)
 		fail(EXIT_HELPER, -error, "make a session keyring");

@@ -32,7 +32,7 @@ struct options {
 	char **command; /* NULL-terminated */
 };
 
-#define PROCS_MAX    16
+#define PROCS_MAX    18
 #define PLAN_ENV_MAX 512
 #define GROUPS_MAX   64
 #define ENV_SIZE_MAX (1 << 17)
@@ -40,7 +40,7 @@ struct options {
 /* What the monitor and the plan say about the instance. Descriptors are -1 when absent. */
 struct instance {
 	int pidfd, cgroup, plan;
-	int procs[PROCS_MAX]; /* v1 cgroup.procs, open for writing */
+	int procs[PROCS_MAX]; /* v1 cgroup.procs and resctrl's tasks, open for writing */
 	size_t procs_count;
 	char *text; /* the plan; the strings below point into it */
 	char *env[PLAN_ENV_MAX];

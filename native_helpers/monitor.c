@@ -131,6 +131,7 @@ static _Noreturn void finish(struct monitor *m)
 	cgroups_remove(m);
 	links_return(m);
 	links_repair(m);
+	resctrl_repair(m);
 	if (wants_restart(m)) {
 		control_end(m);
 		restart(m);
@@ -311,6 +312,7 @@ static void initialise(struct monitor *m)
 		m->fence = -1;
 	m->pidfd = m->console = m->console_log = m->listener = m->signals = m->uevents = m->host_sys = m->host_dev = -1;
 	m->exit_status = -1;
+	m->resctrl = m->group[0] = m->group[1] = -1;
 	for (size_t i = 0; i < CLASSES; i++)
 		m->class[i] = -1;
 	for (size_t i = 0; i < CLIENTS; i++)

@@ -71,6 +71,7 @@ struct monitor {
 	int listener, signals;
 	int uevents, host_sys, host_dev; /* -1: no device has a rule */
 	int class[CLASSES];              /* what covers the folders of RDMA devices; -1: not there */
+	int resctrl, group[2];           /* the instance's class, and what is monitored of it; -1: none */
 	struct client client[CLIENTS];
 	uint32_t root_uid, root_gid, dead_uid, dead_gid;
 	int exit_status; /* wait(2) status, -1 while init runs */
@@ -186,6 +187,13 @@ int rlimit_set(struct monitor *m, const char *name, const char *value, struct fa
 int links_record(struct monitor *m);  /* which, and what they were, for whoever must bring them back without us */
 void links_return(struct monitor *m); /* all of them */
 void links_repair(struct monitor *m); /* by the record */
+
+/* resctrl.c: a class of cache and memory bandwidth. */
+int resctrl_prepare(struct monitor *m, struct part *p, int source, struct failure *f);
+int resctrl_place(struct monitor *m, struct part *p, struct failure *f);
+int resctrl_withdraw(struct monitor *m, struct part *p, struct failure *f);
+size_t resctrl_tasks(const struct monitor *m, int fds[2]); /* `tasks`, in the order in which a process joins */
+void resctrl_repair(struct monitor *m);                    /* removes what is ours, by the record */
 
 /* mend.c */
 int mend_filter(struct monitor *m, struct failure *f);

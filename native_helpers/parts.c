@@ -81,7 +81,8 @@ static bool request_ok(const struct ctl_device *d, const char *text, size_t size
 	case CTL_GROUP:
 		return words_ok(text, size) && text[0] == '=' && size > 2 && strlen(text) == size - 1 &&
 		       strspn(text + 1, "0123456789") == size - 2;
-	case CTL_HOOK: return words_ok(text, size);
+	case CTL_HOOK:
+	case CTL_RESCTRL: return words_ok(text, size);
 	case CTL_RDMA: return plain_path(d->path, sizeof(d->path)) && !strchr(d->path, '/');
 	case CTL_NETDEV: return words_ok(text, size) && plain_path(d->path, sizeof(d->path)) && !strchr(d->path, '/');
 	case CTL_RULE: return words_ok(text, size) && d->mode <= 0777 && d->access && d->access <= 7;
@@ -148,11 +149,11 @@ static int prepare(struct monitor *m, struct part *p, int source, const char *te
 		return fail(f, "read the request", "memory");
 	memcpy(p->text, text, size);
 	p->size = size;
-	/* for whoever lists it: the variable, the kind of hook, the group */
+	/* for whoever lists it: the variable, the kind of hook, the group, the class */
 	snprintf(p->device.path, sizeof(p->device.path), "%.*s",
 		 (int)(p->device.type == CTL_ENV ? strcspn(text, "=") : strlen(text)),
 		 text + (p->device.type == CTL_GROUP));
-	return 0;
+	return p->device.type == CTL_RESCTRL ? resctrl_prepare(m, p, source, f) : 0;
 }
 
 int part_prepare(struct monitor *m, const struct ctl_device *wanted, int client, int source, const char *text,
@@ -204,6 +205,8 @@ static int place(struct monitor *m, struct part *p, struct failure *f)
 		failed = link_place(m, p, f);
 	} else if (p->device.type == CTL_RDMA) {
 		failed = rdma_place(m, p, f);
+	} else if (p->device.type == CTL_RESCTRL) {
+		failed = resctrl_place(m, p, f);
 	}
 	p->placed = !failed;
 	return failed;
@@ -235,6 +238,8 @@ int part_withdraw(struct monitor *m, struct part *p, struct failure *f)
 		failed = link_withdraw(m, p, f);
 	} else if (p->device.type == CTL_RDMA) {
 		failed = rdma_withdraw(m, p, f);
+	} else if (p->device.type == CTL_RESCTRL) {
+		failed = resctrl_withdraw(m, p, f);
 	}
 	p->placed = p->placed && failed;
 	return failed;

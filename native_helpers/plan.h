@@ -18,6 +18,7 @@
 #define PLAN_FIELDS    (6 + PLAN_HOOK_ARGS) /* of a rule: key, name, owner, group, mode, access and words */
 #define PLAN_RULES     32
 #define PLAN_NETDEVS   32
+#define PLAN_CLASSES   16
 #define PLAN_FILES     64
 #define PLAN_PATHS     64
 #define PLAN_SYSCTLS   64
@@ -59,6 +60,7 @@ struct plan_group {
 	uint32_t gid; /* inside */
 };
 
+/* What is handed on as words. `name` is the device's, NULL when it is not there. */
 struct plan_hook {
 	char *name, *word[PLAN_HOOK_ARGS]; /* the kind first */
 	size_t words;
@@ -111,7 +113,7 @@ struct plan {
 	int halt_signal;
 	uint64_t console_size;
 	size_t uids, gids, layers, files, addresses, gateways, arguments, envs, masks, readonlys;
-	size_t devices, binds, filesystems, groups, device_envs, hooks, shares, sysctls, rules, netdevs, rdmas;
+	size_t devices, binds, filesystems, groups, device_envs, hooks, shares, sysctls, rules, netdevs, rdmas, classes;
 	size_t host_hooks; /* which are not ours to run */
 	struct confinement confinement;
 	/* pages that nobody needs take no memory: the largest last */
@@ -132,6 +134,8 @@ struct plan {
 	struct plan_rule rule[PLAN_RULES];
 	struct plan_netdev netdev[PLAN_NETDEVS];
 	struct plan_share rdma[PLAN_NETDEVS]; /* path: the name of an RDMA device */
+	struct plan_hook class[PLAN_CLASSES]; /* of resctrl: class, where that is mounted, `monitored` or "", schemata
+					       */
 };
 
 /* Parses `text` in place into a plan that is all zero, which is not written again: most of it is never needed, and then

@@ -143,13 +143,13 @@ static size_t words_of(char **word, size_t *words, char **field, size_t count)
 	return size;
 }
 
-static bool hook_row(struct plan *p, char **field, size_t count)
+static bool hook_row(struct plan_hook *list, size_t *rows, size_t max, char **field, size_t count)
 {
-	struct plan_hook *h = &p->hook[p->hooks];
+	struct plan_hook *h = &list[*rows];
 
-	if (p->hooks == PLAN_HOOKS || count < 4 || count > 2 + PLAN_HOOK_ARGS || strlen(field[1]) >= CTL_NAME_MAX)
+	if (*rows == max || count < 4 || count > 2 + PLAN_HOOK_ARGS || strlen(field[1]) >= CTL_NAME_MAX)
 		return false;
-	p->hooks++;
+	++*rows;
 	h->name = field[1];
 	return words_of(h->word, &h->words, field + 2, count - 2) <= CTL_TEXT_MAX;
 }
@@ -207,7 +207,9 @@ int plan_device_row(struct plan *p, char **field, size_t count)
 	if (!strcmp(key, "device-env"))
 		return count == 4 && device_env_row(p, field);
 	if (!strcmp(key, "hook"))
-		return hook_row(p, field, count);
+		return hook_row(p->hook, &p->hooks, PLAN_HOOKS, field, count);
+	if (!strcmp(key, "resctrl"))
+		return count > 4 && field[3][0] == '/' && hook_row(p->class, &p->classes, PLAN_CLASSES, field, count);
 	if (!strcmp(key, "hotplug") || !strcmp(key, "shares"))
 		return key[0] == 'h' ? rule_row(p, field, count) : count == 3 && share_row(p, field);
 	if (!strcmp(key, "netdev"))

@@ -216,6 +216,9 @@ static void forget_absent(const struct start *s, struct plan *p)
 	for (size_t i = 0; i < p->hooks; i++)
 		if (!is_there(s, p->hook[i].name))
 			p->hook[i].name = NULL;
+	for (size_t i = 0; i < p->classes; i++)
+		if (!is_there(s, p->class[i].name))
+			p->class[i].name = NULL;
 }
 
 void start_begin(struct start *s)
@@ -263,6 +266,8 @@ int start_leave_host(struct start *s, struct failure *f)
 			return fail(f, "open a layer", "`%s`", p->layer[i]);
 	if (open_devices(s, f) || open_binds(s, f) || open_filesystems(s, f))
 		return -1;
+	if (p->classes && (s->m->resctrl = open(p->class[0].word[1], O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
+		return fail(f, "find resctrl", "`%s`", p->class[0].word[1]);
 	forget_absent(s, p);
 	return 0;
 }

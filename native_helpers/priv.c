@@ -102,6 +102,18 @@ const struct priv_operation priv_operations[] = {
 	OP(PRIV_CLASS_LINK, priv_class_link, priv_class_link, 1, 1, 0,
 	   "makes or removes a symbolic link in a tmpfs that the caller holds; it leads to nothing that could not be "
 	   "named without it"),
+	OP_ON(PRIV_GROUP_CREATE, priv_group_create, priv_group_create, name, 1, 1, 1,
+	      "makes one group, of a name without slashes, in a directory checked to be of resctrl; how many there may "
+	      "be "
+	      "is the kernel's to count, and whose is the server's policy"),
+	OP_ON(PRIV_GROUP_SET, priv_group_set, priv_group_set, line, 1, 1, 0,
+	      "writes one line of the schemata of a group that the caller holds; whose group is the server's policy"),
+	OP(PRIV_GROUP_JOIN, priv_group_join, priv_group_join, 2, 2, 0,
+	   "moves only tasks of a cgroup that the caller holds, to a group that it holds: there are no numbers of "
+	   "tasks "
+	   "in it"),
+	OP_ON(PRIV_GROUP_REMOVE, priv_group_remove, priv_group_remove, name, 1, 1, 0,
+	      "removes one group of a directory of resctrl that the caller holds; its tasks have what is above it"),
 };
 int priv_trace = -1;
 int priv_proc = -1;

@@ -19,6 +19,7 @@
 #define PRIV_FDS  40
 #define PRIV_NAME 64
 #define PRIV_PATH 256
+#define PRIV_LINE 1024
 
 enum priv_number {
 	PRIV_CGROUP_CREATE = 1,
@@ -54,6 +55,10 @@ enum priv_number {
 	PRIV_RDMA = 35,
 	PRIV_CLASS = 36,
 	PRIV_CLASS_LINK = 37,
+	PRIV_GROUP_CREATE = 38,
+	PRIV_GROUP_SET = 39,
+	PRIV_GROUP_JOIN = 40,
+	PRIV_GROUP_REMOVE = 41,
 };
 
 /* in: parent cgroup directory. out: the new one. */
@@ -243,6 +248,26 @@ struct priv_class_link {
 	char target[PRIV_PATH]; /* `../../devices/…`; empty: none any more */
 };
 
+/* in: resctrl, or the `mon_groups` of a group in it. out: the new group. */
+struct priv_group_create {
+	char name[PRIV_PATH];
+};
+
+/* in: a group of resctrl. */
+struct priv_group_set {
+	char line[PRIV_LINE]; /* of its `schemata` */
+};
+
+/* in: a group of resctrl, cgroup directory: its tasks, and those below it. */
+struct priv_group_join {
+	uint32_t flags; /* none yet */
+};
+
+/* in: as PRIV_GROUP_CREATE. Its tasks are again in what is above it. */
+struct priv_group_remove {
+	char name[PRIV_PATH];
+};
+
 struct priv_operation {
 	const char *name;
 	size_t size; /* of the request */
@@ -304,6 +329,10 @@ PRIV_OPERATION(priv_netdev);
 PRIV_OPERATION(priv_rdma);
 PRIV_OPERATION(priv_class);
 PRIV_OPERATION(priv_class_link);
+PRIV_OPERATION(priv_group_create);
+PRIV_OPERATION(priv_group_set);
+PRIV_OPERATION(priv_group_join);
+PRIV_OPERATION(priv_group_remove);
 
 /* Whether it came with every instance, and is not ours to give or to take. */
 bool priv_always_allowed(uint32_t type, uint32_t major, uint32_t minor);

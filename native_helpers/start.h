@@ -26,3 +26,6 @@ int start_root(struct start *s, struct failure *f); /* afterwards it is the moni
 int start_dev(struct monitor *m, struct failure *f);
 int start_kernel_mounts(struct start *s, const struct net_inside *inside, struct failure *f);
 int start_mask(struct monitor *m, struct failure *f);
+
+/* planned.c */
+int start_devices(struct start *s, struct failure *f);

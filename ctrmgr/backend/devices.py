@@ -300,6 +300,11 @@ def _open_all(device: str, rows: list[list[str]], opened: list[tuple[list[str], 
                 opened.append((row, _open_file(device, row[2])))
             elif row[0] == "filesystem":
                 opened.append((row, _open_file(device, row[3]) if row[3][:1] == "/" else -1))
+            elif row[0] == "resctrl":
+                from ctrmgr.host import resctrl
+
+                resctrl.check(row[3])
+                opened.append((row, _open_file(device, row[3])))
         except NotFoundError as error:
             needed = row[9] == "required" if row[0] == "device" else "optional" not in _options(row)
             if needed:
@@ -353,11 +358,13 @@ def _options(row: list[str]) -> list[str]:
 
 
 def _text(row: list[str]) -> bytes:
-    words = (row[2], row[6], row[3]) if row[0] == "filesystem" else ()
+    words = (row[2], row[6], row[3]) if row[0] == "filesystem" else row[2:] if row[0] == "resctrl" else ()
     return "".join(word + "\0" for word in words).encode(errors="surrogateescape")
 
 
 def _part(row: list[str], fd: int) -> control.Device:
+    if row[0] == "resctrl":
+        return control.Device(row[1], "resctrl", "")
     if row[0] != "device":
         options = _options(row)
         letters = {"rw": "w", "shift": "s", "recursive": "R"}

@@ -12,7 +12,7 @@ import os
 from ctrmgr.backend import passable, record
 from ctrmgr.devices import cdi_hooks
 from ctrmgr.devices import rows as parts
-from ctrmgr.edits import ContainerEdits, DeviceNode, Mount, NetDevice
+from ctrmgr.edits import ContainerEdits, DeviceNode, IntelRdt, Mount, NetDevice
 from ctrmgr.errors import NotFoundError
 from ctrmgr.host import sysfs
 from ctrmgr.kernel import control
@@ -71,10 +71,16 @@ def _device(own: Record, name: str, there: Sequence[Device]) -> Mirrored:
         mounts=[_mount(row) for row in said],
         hooks=_hooks(mine, left_out),
         additional_gids=[int(row[2]) for row in mine if row[0] == "device-group"],
+        intel_rdt=next((_class(row) for row in mine if row[0] == "resctrl"), None),
     )
     return Mirrored(
         name, edits, left_out if edits else [*left_out, "it has nothing that another container could be given"]
     )
+
+
+def _class(row: Sequence[str]) -> IntelRdt:
+    name = "" if row[2] == "." else row[2]
+    return IntelRdt(name, schemata=row[5:], enable_monitoring=row[4] == "monitored")
 
 
 def _is_shared(row: Sequence[str], shared: set[str]) -> bool:

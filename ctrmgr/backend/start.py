@@ -94,6 +94,12 @@ def _devices(name: str) -> None:
         data = file.read()
     if b"\nidentity\t" in data and _is_stale(path):
         _look_again(name, path)
+    if b"\nresctrl\t" in data:
+        from ctrmgr.host import resctrl
+
+        for row in _rows(path):
+            if row[0] == "resctrl" and len(row) > 4:
+                resctrl.check(row[3])
     asks = b"\nrequest\t" in data
     if asks:
         _give(name)

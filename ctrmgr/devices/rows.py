@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ctrmgr.devices.driver import Resolved
-    from ctrmgr.edits import ContainerEdits, DeviceNode, Mount
+    from ctrmgr.edits import DeviceNode, Mount
 
     Row = list[str]
 
-PARTS = ("device", "bind", "filesystem", "device-env", "device-group", "hook", "hotplug", "netdev", "rdma")
+PARTS = ("device", "bind", "filesystem", "device-env", "device-group", "hook", "hotplug", "netdev", "rdma", "resctrl")
 """What a device is made of inside."""
 WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request", "host-hook", "vf-guid")
 """All rows whose second field is the name of a device."""
@@ -107,7 +107,6 @@ def _named(name: str, error: CtrmgrError) -> CtrmgrError:
 def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str], root: str = "/") -> list[Row]:
     """The rows of what a driver has resolved. Raises ValueError, NotFoundError, and UnsupportedError for edits that cannot be done."""
     edits = resolved.edits
-    _refuse(edits, root)
     fields.one_owner(values)
     found = [_device(name, node, resolved, values, root) for node in edits.device_nodes]
     found += [_bind(name, mount, values) for mount in edits.mounts]
@@ -115,6 +114,10 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
         key, _, value = assignment.partition("=")
         found.append(["device-env", name, key, value])
     found += [["device-group", name, str(gid)] for gid in edits.additional_gids if gid]
+    if edits.intel_rdt:
+        from ctrmgr.devices import resctrl
+
+        found.append(resctrl.row(name, edits.intel_rdt, root))
     need = "optional" if values.get("required") == "false" else "required"
     for link in edits.net_devices:
         from ctrmgr.devices import links
@@ -141,19 +144,6 @@ def rows_of(name: str, kind: str, resolved: Resolved, values: Mapping[str, str],
     found += [["identity", name, file, text] for file, text in resolved.identity]
     found += [["@gpu", name, key, value] for key, value in resolved.limits.items()]
     return found + [["lease", name, id, values.get("lease") or "shared"] for id in resolved.lease]
-
-
-def _refuse(edits: ContainerEdits, root: str) -> None:
-    if edits.intel_rdt:
-        has = os.path.exists(f"{root.rstrip('/')}/sys/fs/resctrl/schemata")
-        why = (
-            "commands that enter the instance would not be in its class"
-            if has
-            else "no resctrl is mounted on this host"
-        )
-        raise UnsupportedError(
-            f"its specification has `intelRdt` (cache and memory bandwidth), which is not done: {why}"
-        )
 
 
 def _device(name: str, node: DeviceNode, resolved: Resolved, values: Mapping[str, str], root: str) -> Row:
@@ -289,10 +279,15 @@ def shared(found: list[Row]) -> list[Row]:
     first: dict[str, Row] = {}
     kept: list[Row] = []
     names: set[str] = set()
+    in_class: Row = []
     for row in found:
         if row[0] == "netdev" and row[3] in names:
             raise SpecError(f"two devices bring a link `{row[3]}`", hint="give one another `name`")
         names.update(row[3:4] if row[0] == "netdev" else ())
+        if row[0] == "resctrl" and row[2:] != (in_class := in_class or row)[2:]:
+            raise SpecError(
+                f"devices `{in_class[1]}` and `{row[1]}` put the instance into different classes of resctrl"
+            )
         at = place(row)
         other = first.setdefault(at, row) if at else row
         if other is row or other[1] == row[1]:

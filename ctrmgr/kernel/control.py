@@ -31,7 +31,7 @@ NAMES = (
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")
 TYPES = {"char": 1, "block": 2, "bind": 3, "env": 4, "hook": 5, "share": 6, "rule": 7, "netdev": 8, "rdma": 9,
-         "filesystem": 10, "group": 11}  # fmt: skip
+         "filesystem": 10, "group": 11, "resctrl": 12}  # fmt: skip
 KINDS = {number: name for name, number in TYPES.items()}
 ACCESS = {"m": 1, "r": 2, "w": 4, "x": 8, "s": 32, "R": 64}
 """The last two are of mounts: ids are shifted to the instance's, and what is mounted below comes along."""
@@ -51,7 +51,8 @@ EMPTY_DEVICE = bytes(DEVICE.size)
 
 class Device:
     """One part of a device as the monitor knows it: a node (`char`, `block`), a mount (`bind`) or file system of its own (`filesystem`), a variable (`env`), a `hook`, the wish for a part of another device's (`share`), a
-    link of the host's that moves in (`netdev`), or an RDMA device that does where the host keeps those apart (`rdma`).
+    link of the host's that moves in (`netdev`), an RDMA device that does where the host keeps those apart (`rdma`), or a class of cache and
+    memory bandwidth (`resctrl`).
 
     `uid` and `gid` are as seen inside, known after it was attached. `path` of a variable is its name, of a hook its kind, of a link its name inside, whose `user` is its name on the host.
     """

@@ -95,9 +95,38 @@ def _by_step(subject: str, step: str, detail: str, code: int) -> CtrmgrError | N
         "move the RDMA device",
     ):
         return _of_link(subject, detail, code)
+    if step in (
+        "find resctrl",
+        "find the class",
+        "compare the class",
+        "make the class",
+        "set the class",
+        "join the class",
+    ):
+        return _of_class(subject, step, detail, code)
     if step in ("find the cgroups", "freeze") and code == errno.ENOSYS:
         return UnsupportedError(f"`{subject}`: {step}: {detail}", hint="mount cgroup2 on /sys/fs/cgroup")
     return None
+
+
+def _of_class(subject: str, step: str, detail: str, code: int) -> CtrmgrError:
+    """Why an instance is not in the class of cache and memory bandwidth that a device puts it into."""
+    if step == "find resctrl":
+        return UnsupportedError(f"`{subject}`: no resctrl is mounted on {detail} any more")
+    if step == "find the class" and code == errno.ENOENT:
+        return NotFoundError(
+            f"`{subject}`: there is no class {detail}",
+            hint="without `schemata` the specification means one that the administrator has made in /sys/fs/resctrl",
+        )
+    if step == "compare the class":
+        return ConflictError(f"`{subject}`: the class {detail}", hint="whoever made it first says what it has")
+    if code == errno.EEXIST:
+        return ConflictError(f"`{subject}`: there is a group {detail} in resctrl", hint="`rmdir` it there")
+    if code == errno.ENOSPC:
+        return ConflictError(
+            f"`{subject}`: {step}: {detail}", hint="this CPU has only so many; `rmdir` those of nobody"
+        )
+    return HostError(f"`{subject}`: {step}: {detail}: {os.strerror(code)}")
 
 
 def _of_link(subject: str, detail: str, code: int) -> CtrmgrError:

@@ -62,7 +62,7 @@ READONLY = (
 APPARMOR = "ctrmgr-instance"
 CONSOLE_SIZE = 1 << 20
 ROOM = {"device": (128, "device nodes"), "bind": (128, "mounts of devices"), "filesystem": (32, "file systems of devices"), "device-group": (32, "groups of devices"), "hook": (64, "hooks of devices"), "hotplug": (32, "devices that come and go"),
-        "device-env": (128, "variables of devices"), "env": (127, "variables of the environment"),
+        "resctrl": (16, "devices that put it into a class"), "device-env": (128, "variables of devices"), "env": (127, "variables of the environment"),
         "rlimit": (16, "resource limits"), "cgroup-file": (64, "limits"), "sysctl": (64, "kernel parameters")}  # fmt: skip
 """Row → how many of it the monitor has room for (`native_helpers/plan.h`), and what people call them."""
 

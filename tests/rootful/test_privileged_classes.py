@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The privileged table, asked by somebody who is not to be trusted: covers of sysfs classes, and what is in them."""
+"""The privileged table, asked by somebody who is not to be trusted: covers of sysfs classes, and what is in them; classes of
+resctrl."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import errno
 import os
 from pathlib import Path
 
-from tests.rootful.table import Class, ClassLink, Opened, Table
+from tests.rootful.table import Class, ClassLink, GroupCreate, GroupJoin, GroupRemove, GroupSet, Opened, Table
 from tests.rootful.test_privileged_table import NAMES
 
 
@@ -42,3 +43,20 @@ def test_links_of_classes(table: Table, opened: Opened, tmpfs: Path) -> None:
     for _ in range(2):
         assert table(ClassLink(name=b"mlx5_0"), cover) == (0, 0)
     assert sorted(path.name for path in tmpfs.iterdir()) == ["kept"]
+
+
+def test_what_is_no_resctrl(table: Table, opened: Opened, cgroup: Path) -> None:
+    """Directories with files of the right names among it. No kernel of ours may have a real one."""
+    requests = GroupCreate(name=b"new"), GroupSet(line=b"L3:0=f"), GroupRemove(name=b"below")
+    for name in ("tasks", "schemata"):
+        (opened.folder / name).write_text("before")
+    (opened.folder / "below").mkdir()
+    for kind, fd in {**opened.kinds(), "cgroup": opened(cgroup)}.items():
+        for request in requests:
+            assert table.refuses(request, fd) == errno.EINVAL, (kind, request)
+        assert table.refuses(GroupJoin(), fd, opened(cgroup)) == errno.EINVAL, kind
+    assert [table.refuses(request, -1) for request in requests] == [errno.EBADF] * 3
+    assert table.refuses(GroupJoin(), -1, opened(cgroup)) == errno.EBADF
+    assert [(opened.folder / name).read_text() for name in ("tasks", "schemata")] == ["before", "before"]
+    assert (opened.folder / "below").is_dir()
+    assert not (opened.folder / "new").exists()

@@ -55,7 +55,20 @@ def test_numbers() -> None:
     } == control.ACCESS  # fmt: skip
     assert {
         name: found[name.upper()]
-        for name in ("char", "block", "bind", "env", "hook", "share", "rule", "netdev", "rdma", "filesystem", "group")
+        for name in (
+            "char",
+            "block",
+            "bind",
+            "env",
+            "hook",
+            "share",
+            "rule",
+            "netdev",
+            "rdma",
+            "filesystem",
+            "group",
+            "resctrl",
+        )
     } == control.TYPES
     assert found["SUSPENDED"] == control.SUSPENDED
 
