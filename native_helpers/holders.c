@@ -6,12 +6,16 @@
  *
  * Some drivers can revoke what is open, for good. That works on an open file description, of which we take a copy of
  * the holder's descriptor; and only if it was opened by the device's own node in the instance, since one that the host
- * has opened and handed over is the host's, too. */
+ * has opened and handed over is the host's, too.
+ *
+ * usbfs can be asked for less: that a description gives up the interfaces that it has claimed, and claims none any
+ * more. Control requests still pass, so its holder is still one. */
 #include "monitor.h"
 
 #include <dirent.h>
 #include <linux/hidraw.h>
 #include <linux/input.h>
+#include <linux/usbdevice_fs.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -21,6 +25,8 @@
 #ifndef HIDIOCREVOKE
 #define HIDIOCREVOKE _IOW('H', 0x0D, int) /* Linux 6.12 */
 #endif
+
+#define INTERFACES 32 /* of a configuration, at most */
 
 /* A node of the device, or a file system of its own. */
 struct wanted {
@@ -66,7 +72,22 @@ static unsigned long revocation(const struct monitor *m, const struct ctl_device
 		return 0;
 	if (!strcmp(class, "hidraw"))
 		return HIDIOCREVOKE;
+	if (!strcmp(class, "usb"))
+		return USBDEVFS_DROP_PRIVILEGES;
 	return !strcmp(class, "input") && !strncmp(strrchr(place, '/'), "/event", 6) ? EVIOCREVOKE : 0;
+}
+
+/* Whether nothing can be done with the descriptor any more. */
+static bool take_open(int fd, unsigned long how)
+{
+	uint32_t none = 0;
+
+	if (how != USBDEVFS_DROP_PRIVILEGES)
+		return !ioctl(fd, how, NULL);
+	for (unsigned interface = 0; interface < INTERFACES; interface++)
+		(void)ioctl(fd, USBDEVFS_RELEASEINTERFACE, &interface);
+	(void)ioctl(fd, USBDEVFS_DROP_PRIVILEGES, &none);
+	return false;
 }
 
 /* What the descriptor is now is looked at on the copy: numbers of processes and descriptors may be others' by then. */
@@ -87,7 +108,7 @@ static bool take_back(struct search *s, pid_t pid, const char *number)
 		return false;
 	for (size_t i = 0; i < s->wanteds; i++)
 		if (s->wanted[i].revoke && inode.st_dev == s->wanted[i].inode.st_dev &&
-		    inode.st_ino == s->wanted[i].inode.st_ino && !ioctl(copy, s->wanted[i].revoke, NULL)) {
+		    inode.st_ino == s->wanted[i].inode.st_ino && take_open(copy, s->wanted[i].revoke)) {
 			s->revoked++;
 			return true;
 		}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
@@ -21,6 +22,8 @@ from tests.lab.tries import outcome
 
 SECONDS = 30
 KEYBOARD, SERIAL = "0627:0001", "0403:6001"
+CLAIM = 0x8004550F
+"""USBDEVFS_CLAIMINTERFACE"""
 
 
 @functools.cache
@@ -76,23 +79,25 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 class Reader:
-    """A process of the instance that opens an input device, and says what reading it answers."""
+    """A process of the instance that opens a device, and says what comes of an action on it: reading, if nothing else is said."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(
+        self, node: str, action: Callable[[int], object] = lambda fd: os.read(fd, 4096), first: str = "EAGAIN"
+    ) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = f"/proc/{info()['pid']}/root{node}"
         self.pid = os.fork()
         if not self.pid:
             try:
                 Path("/sys/fs/cgroup/ctrmgr/c1/cgroup.procs").write_text("0")
-                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
                 while True:
-                    theirs.send(outcome(lambda: os.read(fd, 4096)).encode())
+                    theirs.send(outcome(lambda: action(fd)).encode())
                     theirs.recv(1)
             finally:
                 os._exit(1)
         theirs.close()
-        assert self.socket.recv(64) == b"EAGAIN", "it could not open the node, or read nothing from it"
+        assert (said := self.socket.recv(64).decode()) == first, said or "it could not open the node"
 
     def reads(self) -> str:
         self.socket.send(b"\1")
@@ -164,8 +169,31 @@ def input_devices_are_revoked_by_their_driver() -> None:
         finally:
             reader.end()
         ctr("detach-device", "c1", "it")
+    usb_interfaces_are_taken_back()
     plugs.pull("usb-kbd")
     until(lambda: not list(Path("/dev").glob("hidraw*")), "it does not go")
+
+
+def usb_interfaces_are_taken_back() -> None:
+    """Those that a descriptor has claimed; and it gets none again."""
+    for interface in Path("/sys/bus/usb/drivers/usbhid").glob("*:1.0"):
+        Path(interface, "driver/unbind").write_text(interface.name)
+    attach = ("attach-device", "c1", "it", "type=usb", f"vendorid={KEYBOARD[:4]}")
+    ctr(*attach)
+    (node,) = paths("it")
+    claim = Reader(node, lambda fd: fcntl.ioctl(fd, CLAIM, bytes(4)), "ok")
+    try:
+        ctr("suspend-device", "c1", "it")
+        ctr("resume-device", "c1", "it")
+        assert claim.reads() == "ok"
+        assert ": 1 open" in ctr("detach-device", "c1", "it").stderr  # control requests pass
+        ctr(*attach)
+        assert claim.reads() == "EACCES"
+        other = Reader(node, lambda fd: fcntl.ioctl(fd, CLAIM, bytes(4)), "ok")
+        other.end()
+    finally:
+        claim.end()
+    ctr("detach-device", "c1", "it")
 
 
 def number(path: str) -> tuple[int, int] | None:
