@@ -53,8 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     own_mounts()
-    if not hasattr(config, "workerinput") or "CTRMGR_LIBEXEC" not in os.environ:
-        os.environ.setdefault("CTRMGR_LIBEXEC", str(build(ROOT / "build" / "test")))
+    if "CTRMGR_LIBEXEC" not in os.environ:
+        os.environ["CTRMGR_LIBEXEC"] = str(build(ROOT / "build" / "test"))
 
 
 CLONE_NEWNS, MS_REC_SLAVE = 0x20000, 0x4000 | 0x80000
