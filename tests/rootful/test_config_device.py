@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ctrmgr.kernel import control
 from tests.conftest import Ctr
 from tests.rootful.test_bridge import Place, place
 
@@ -77,10 +78,15 @@ WRONG = (
 
 def test_wrong_ones_change_nothing(c1: Ctr) -> None:
     c1("config", "device", "add", "c1", "mine", "unix-char", "source=/dev/full", "path=/dev/mine")
-    before = (attached(c1), c1("config", "show", "c1").stdout)
+    home, run = (c1.folder / place / "c1" for place in ("state/instances", "run"))
+
+    def everything() -> tuple[object, ...]:
+        return control.ask(str(run), control.DEVICES).data, *((home / name).read_bytes() for name in ("config", "plan"))
+
+    before = everything()
     for words, code, said in WRONG:
         assert said in c1("config", "device", *words, code=code).stderr, words
-        assert (attached(c1), c1("config", "show", "c1").stdout) == before, words
+        assert everything() == before, words
 
 
 def test_a_profiles_device_is_overridden(c1: Ctr) -> None:

@@ -41,7 +41,7 @@ def sh(ctr: Ctr, script: str, name: str = "c1", code: int | None = 0) -> str:
     return done.stdout + done.stderr
 
 
-BUSY = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"
+BUSY = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done"
 
 
 def throttled(ctr: Ctr, name: str) -> tuple[float, float]:
@@ -188,31 +188,31 @@ def seconds(ctr: Ctr, name: str, device: str, count: int) -> float:
 
 
 def test_disk_rates(ctr: Ctr, disks: list[str]) -> None:
-    """4 MiB at 2 MiB a second, then at 1; the other disk and the other instance at full speed."""
+    """4 MiB at 4 MiB a second, then at 2; the other disk and the other instance faster than that, if need be at another try."""
     devices = [word for node in disks for word in ("-d", f"{node[5:]},type=unix-block,source={node}")]
-    devices[1] += ",limits.read=2MiB"
+    devices[1] += ",limits.read=4MiB"
     ctr("launch", "builtin:busybox", "c1", *OFFLINE, *devices)
     ctr("launch", "builtin:busybox", "c2", *OFFLINE, "-d", f"x,type=unix-block,source={disks[0]}")
     first, second = (Path(node).name for node in disks)
-    assert 1.5 < seconds(ctr, "c1", first, 16) < 6
-    assert seconds(ctr, "c1", second, 16) < 1.2
-    assert seconds(ctr, "c2", first, 16) < 1.2
+    assert 0.75 < seconds(ctr, "c1", first, 16) < 6
+    for name, disk in (("c1", second), ("c2", first)):
+        assert any(seconds(ctr, name, disk, 16) < 0.7 for _ in range(8)), (name, disk)
     (limit,) = limits(ctr).values()
     assert limit["key"] == f"{first}.limits.read"
-    assert limit["enforced"] is True and str(2 << 20) in str(limit["value"])
+    assert limit["enforced"] is True and str(4 << 20) in str(limit["value"])
     ctr("detach-device", "c1", first)
     assert limits(ctr) == {}
-    ctr("attach-device", "c1", first, "type=unix-block", f"source={disks[0]}", "limits.max=1MiB")
-    assert 3 < seconds(ctr, "c1", first, 16) < 9
+    ctr("attach-device", "c1", first, "type=unix-block", f"source={disks[0]}", "limits.max=2MiB")
+    assert 1.5 < seconds(ctr, "c1", first, 16) < 9
     assert len(json.loads(ctr("info", "c1", "--format", "json").stdout)["limits"]) == 2
     ctr("restart", "c1")
-    assert 1.5 < seconds(ctr, "c1", first, 8) < 6
+    assert 0.75 < seconds(ctr, "c1", first, 8) < 6
 
 
 def test_disk_limits_of_an_instance_that_began_without(ctr: Ctr, disks: list[str]) -> None:
     """cgroup2 can at any time; a v1 hierarchy is only joined at a start, and then nothing is attached."""
     launch(ctr)
-    wish = ("c1", "d", "type=unix-block", f"source={disks[0]}", "path=/dev/d", "limits.read=2MiB")
+    wish = ("c1", "d", "type=unix-block", f"source={disks[0]}", "path=/dev/d", "limits.read=4MiB")
     controllers = Path("/sys/fs/cgroup/cgroup.controllers")
     if not controllers.exists():
         assert "is not in the `blkio` hierarchy" in ctr("attach-device", *wish, code=4).stderr
@@ -222,7 +222,7 @@ def test_disk_limits_of_an_instance_that_began_without(ctr: Ctr, disks: list[str
         ctr("start", "c1")
     else:
         ctr("attach-device", *wish)
-    assert 1.5 < seconds(ctr, "c1", "d", 16) < 6
+    assert 0.75 < seconds(ctr, "c1", "d", 16) < 6
 
 
 @pytest.mark.parametrize("value", ["balanced", "devices"])

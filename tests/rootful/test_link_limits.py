@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,17 +14,26 @@ from tests.conftest import Ctr
 from tests.rootful.test_bridge import Place, info
 
 SINK = """
-import socket, sys
+import socket, time
 server = socket.create_server(("0.0.0.0", 5000), reuse_port=True)
 print("ready", flush=True)
 while True:
     connection, _ = server.accept()
-    total = 0
+    begin, total = time.monotonic(), 0
     while data := connection.recv(65536):
         total += len(data)
+    print(total, time.monotonic() - begin, flush=True)
     connection.close()
 """
-SOURCE = "import socket, sys; s = socket.create_connection((sys.argv[1], 5001)); s.sendall(bytes(2 << 20))"
+SOURCE = """
+import fcntl, socket, sys, termios, time
+connection = socket.create_connection((sys.argv[1], 5001))
+begin = time.monotonic()
+connection.sendall(bytes(2 << 20))
+while any(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4))):  # what has not arrived
+    time.sleep(0.001)
+print(time.monotonic() - begin)
+"""
 
 
 class Wire(Place):
@@ -44,19 +52,20 @@ class Wire(Place):
 
     def sends(self, name: str) -> float:
         """Seconds that 2 MiB take from the instance to the host."""
-        begin = time.monotonic()
-        script = "dd if=/dev/zero bs=64K count=32 | nc 192.0.2.1 5000"
-        self.ctr("exec", name, "--", "sh", "-c", script)
-        return time.monotonic() - begin
+        self.ctr("exec", name, "--", "sh", "-c", "dd if=/dev/zero bs=64K count=32 | nc 192.0.2.1 5000")
+        assert self.sink.stdout is not None
+        total, seconds = self.sink.stdout.readline().split()
+        assert int(total) == 2 << 20
+        return float(seconds)
 
     def receives(self, name: str) -> float:
         """And from the host to the instance."""
         server = self.ctr.popen("exec", name, "--", "sh", "-c", "nc -l -p 5001 | wc -c", stdout=subprocess.PIPE)
         self.ctr("exec", name, "--", "sh", "-c", "until netstat -ltn | grep -q :5001; do sleep 0.02; done")
-        begin = time.monotonic()
-        subprocess.run([*self.host, sys.executable, "-c", SOURCE, str(info(self.ctr, name)[0].ip)], check=True)
+        words = [*self.host, sys.executable, "-c", SOURCE, str(info(self.ctr, name)[0].ip)]
+        seconds = float(subprocess.check_output(words))
         assert server.communicate()[0].strip() == str(2 << 20).encode()
-        return time.monotonic() - begin
+        return seconds
 
 
 @pytest.fixture
@@ -71,25 +80,30 @@ def limits(ctr: Ctr, name: str) -> dict[str, tuple[str, bool]]:
     return {limit["key"]: (limit["value"], limit["enforced"]) for limit in found}
 
 
+def passes(measure: Callable[[str], float], name: str) -> bool:
+    """Whether 2 MiB pass faster than any of the limits lets them; a busy host may need more than one try."""
+    return any(measure(name) < 0.7 for _ in range(8))
+
+
 def test_both_directions_and_a_neighbour(wire: Wire) -> None:
-    """2 MiB are 3.4 s at 5 Mbit, less what passes at once; twice that at 2.5."""
+    """2 MiB are a second at 16 Mbit, less what passes at once; twice that at 8."""
     ctr = wire.ctr
-    ctr("launch", "builtin:busybox", "c1", "-c", "limits.egress=5Mbit", "-c", "limits.ingress=5Mbit")
+    ctr("launch", "builtin:busybox", "c1", "-c", "limits.egress=16Mbit", "-c", "limits.ingress=16Mbit")
     ctr("launch", "builtin:busybox", "c2")
-    assert limits(ctr, "c1") == {"eth0.limits.ingress": ("5000000", True), "eth0.limits.egress": ("5000000", True)}
+    assert limits(ctr, "c1") == {"eth0.limits.ingress": ("16000000", True), "eth0.limits.egress": ("16000000", True)}
     assert limits(ctr, "c2") == {}
-    assert 2.4 < wire.sends("c1") < 16
-    assert 2.4 < wire.receives("c1") < 12
-    assert wire.sends("c2") < 2
-    assert wire.receives("c2") < 2
-    assert ctr("config", "set", "c1", "limits.egress=2500kbit", "limits.ingress=2500kbit").stderr == ""
-    assert 5 < wire.sends("c1") < 32
-    assert 5 < wire.receives("c1") < 24
+    assert 0.8 < wire.sends("c1") < 8
+    assert 0.8 < wire.receives("c1") < 8
+    assert passes(wire.sends, "c2")
+    assert passes(wire.receives, "c2")
+    assert ctr("config", "set", "c1", "limits.egress=8Mbit", "limits.ingress=8Mbit").stderr == ""
+    assert 1.6 < wire.sends("c1") < 16
+    assert 1.6 < wire.receives("c1") < 16
     ctr("config", "unset", "c1", "limits.egress")
-    assert wire.sends("c1") < 2
-    assert limits(ctr, "c1") == {"eth0.limits.ingress": ("2500000", True)}
+    assert passes(wire.sends, "c1")
+    assert limits(ctr, "c1") == {"eth0.limits.ingress": ("8000000", True)}
     ctr("config", "unset", "c1", "limits.ingress")
-    assert wire.receives("c1") < 2
+    assert passes(wire.receives, "c1")
 
 
 def test_the_nics_own_keys_come_first(wire: Wire) -> None:
