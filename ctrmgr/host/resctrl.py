@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ctrmgr.errors import UnsupportedError
 from ctrmgr.host import sysfs
 
@@ -42,5 +44,5 @@ def find(root: str = "/") -> Resctrl:
 
 def check(path: str) -> None:
     """Raises UnsupportedError when it is not mounted there any more."""
-    if not Resctrl(path).resources and not sysfs.names(f"{path}/mon_groups/"):
+    if not os.path.exists(f"{path}/tasks"):
         raise UnsupportedError(f"no resctrl is mounted on `{path}` any more")

@@ -27,7 +27,9 @@ def tree(
     """A machine that has resctrl mounted, on a place with a blank in its name."""
     top = root / "sys/fs/res ctrl"
     (top / "info/L3").mkdir(parents=True)
-    (top / "schemata").write_text(schemata)
+    (top / "tasks").touch()
+    if schemata:
+        (top / "schemata").write_text(schemata)
     if features:
         (top / "info/L3_MON").mkdir()
         (top / "info/L3_MON/mon_features").write_text(features)
@@ -94,6 +96,7 @@ def test_a_machine_that_does_half(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="has no classes"):
         resctrl.row("d", IntelRdt(enable_cmt=True), counts)
     assert resctrl.row("d", IntelRdt("/", enable_cmt=True), counts)[2:] == ["/", "/sys/fs/res ctrl", "monitored"]
+    reader.check(f"{counts}/sys/fs/res ctrl")
 
 
 @pytest.mark.parametrize(
