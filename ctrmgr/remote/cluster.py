@@ -7,7 +7,7 @@ from ctrmgr.errors import BackendError, CtrmgrError, NotFoundError
 from ctrmgr.remote import wanted
 from ctrmgr.remote.placement import FAR, Gpu, Hca, Member, Unit, Wish, hold
 from ctrmgr.remote.server import Server, quoted
-from ctrmgr.remote.wire import GoneError
+from ctrmgr.remote.wire import GoneError, connect_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 32
 """Connections. What they wait for is the members, which answer beside each other."""
-ANSWER_SECONDS = 15.0
-"""Of a member: one that is gone is called so by its cluster only after a while."""
+MEMBER_TIMES = 1.5
+"""How much longer than a connection the answer of a member may take: one that is gone is called so by its cluster only after a while."""
 
 
 class Row:
@@ -129,7 +129,7 @@ def ask(server: Server, rows: Iterable[Row]) -> list[Answers]:
 
 
 def _get(server: Server, path: str, **query: str) -> Any:
-    return server.decoded(server.send("GET", path, query=query, timeout=ANSWER_SECONDS))
+    return server.decoded(server.send("GET", path, query=query, timeout=MEMBER_TIMES * connect_seconds()))
 
 
 def instances(server: Server) -> list[dict[str, Any]]:

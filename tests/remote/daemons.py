@@ -192,9 +192,15 @@ class Daemon:
             self.run(*self.admin, "shutdown", "--force", "--timeout=20", code=None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
+        self.kill()
+
+    def kill(self) -> None:
+        """With all that is in its namespaces, and wait until that is over."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        while Path(f"/proc/{self.pid}").exists():
+            time.sleep(0.01)
         self.log.close()
 
 
