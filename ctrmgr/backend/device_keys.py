@@ -85,6 +85,8 @@ def change(
         before = one(own, device).keys
         after = changed(own, device, values, override=override)
         differs = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+        if not differs and not override:
+            return Changed(False)
         anew = (
             any(not key.startswith("limits.") for key in differs)
             and not override

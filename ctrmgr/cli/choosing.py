@@ -38,6 +38,17 @@ def choose(instance: str) -> tuple[str, dict[str, str]]:
     return keys(catalog.find(answer, there))
 
 
+def by_name(instance: str, name: str) -> tuple[str, dict[str, str]]:
+    """The same of a device by what `device list` calls it. Raises SpecError when it is none, or several fit."""
+    record.Record(instance)
+    try:
+        return keys(catalog.find(name, catalog.everything()[0]))
+    except NotFoundError as error:
+        raise SpecError(
+            f"device `{name}` has no `type`, and this host has no device of that name", hint=error.hint
+        ) from None
+
+
 def _is_free(device: Device) -> bool:
     """Whether neither the host uses it nor somebody has it for himself."""
     used = device.details.get("mounts") or device.details.get("used-by")

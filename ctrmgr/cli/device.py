@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def asked(args: Args) -> tuple[str, dict[str, str]]:
-    """The device's name and keys: `NAME KEY=VALUE…`, or only the host's node or a CDI device."""
+    """The device's name and keys: `NAME KEY=VALUE…`, or only the host's node, a device as `device list` has it, or a CDI device."""
     from ctrmgr.backend import devices
 
     if len(args.positional) == 1:
@@ -26,6 +26,10 @@ def asked(args: Args) -> tuple[str, dict[str, str]]:
 
         return choosing.choose(args.positional[0])
     device, *words = args.positional[1:]
+    if not words and device and "/" not in device:
+        from ctrmgr.cli import choosing
+
+        return choosing.by_name(args.positional[0], device)
     keys = pairs(words, "KEY=VALUE")
     if device.startswith("/") or ("/" in device.partition("=")[0] and "type" not in keys):
         device, short = devices.short_form(device)
@@ -160,7 +164,7 @@ COMMANDS = (
             INSTANCE,
             Argument(
                 "NAME|NODE",
-                "a name for it, or only the host's node (`/dev/fuse`) or a CDI device (`vendor.com/class=name`); without it, on a terminal, you choose",
+                "a name for it, or only the host's node (`/dev/fuse`), a device of `device list` or a CDI device (`vendor.com/class=name`); without it, on a terminal, you choose",
                 required=False,
                 complete="file",
             ),

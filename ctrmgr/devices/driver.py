@@ -101,7 +101,7 @@ DRIVERS = {
 NOT_DONE = {
     "pci": "a whole PCI device is for virtual machines",
     "proxy": "there is no proxy yet: use the instance's address",
-    "tpm": "an emulated TPM is for virtual machines; the host's own is /dev/tpmrm0, as unix-char",
+    "tpm": "an emulated TPM is a program (swtpm) that runs beside the instance, and none is run here; the host's own is /dev/tpmrm0, as unix-char",
 }
 """Device types that LXD and Incus document, and why a launch with one is refused."""
 

@@ -106,6 +106,17 @@ def test_short_form_and_subdirectory(c1: Ctr) -> None:
     assert "No such file" in sh(c1, "ls /dev/net/tun", code=1)
 
 
+def test_by_the_name_that_device_list_has(c1: Ctr) -> None:
+    c1("attach-device", "c1", "fuse")
+    assert sh(c1, f"stat -c '%t:%T' {FUSE}") == "a:e5\n"
+    c1("detach-device", "c1", "fuse")
+    said = c1("attach-device", "c1", "nonsense", code=2).stderr
+    assert said.startswith("error: device `nonsense` has no `type`, and this host has no device of that name\n")
+    c1("attach-device", "c1", "f", "type=unix-char", "source=/dev/fuse")
+    for _ in range(2):  # the second time nothing is different, and nothing waits for the next start
+        assert c1("config", "device", "set", "c1", "f", "gid=5").stderr == ""
+
+
 def test_block_device(c1: Ctr, loop: str) -> None:
     c1("attach-device", "c1", "disk", "type=unix-block", f"source={loop}", "path=/dev/sda", "gid=disk")
     assert sh(c1, "head -n 1 /dev/sda") == "known content\n"
