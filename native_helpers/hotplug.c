@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#define PATIENCE    2000 /* ms */
 #define BACKLOG     (1 << 20)
 #define KERNEL_ONLY 1 /* the other group is what udev says */
 
@@ -306,6 +305,7 @@ void hotplug_refresh(struct monitor *m)
 	drop_gone(m);
 	node_each(m, "char", consider, NULL);
 	node_each(m, "block", consider, NULL);
+	spare_links(m);
 }
 
 static int listen_to_kernel(void)
@@ -352,6 +352,8 @@ static void hear(struct monitor *m, const char *text, size_t size)
 	/* what a driver makes of a function that comes or goes need not have an event of its own */
 	if (!strcmp(subsystem, "pci") && strcmp(action, "add") && spare_is_for(m, NULL))
 		hotplug_refresh(m);
+	else if (!strcmp(action, "remove") || !strcmp(subsystem, "net"))
+		spare_links(m);
 	if (!uevent_value(text, '\0', size, "MAJOR", major, sizeof(major)) ||
 	    !uevent_value(text, '\0', size, "MINOR", minor, sizeof(minor)))
 		return;

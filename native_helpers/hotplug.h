@@ -5,7 +5,8 @@
 #pragma once
 #include "monitor.h"
 
-#define DEPTH     12 /* of a node of a USB device's below it: interface, host, target, disk, partition */
+#define PATIENCE  2000 /* ms, until what nobody tells of is looked for again */
+#define DEPTH     12   /* of a node of a USB device's below it: interface, host, target, disk, partition */
 #define BASE_MAX  48
 #define PLACE_MAX 512 /* of sysfs; a controller behind many bridges and hubs */
 
@@ -44,9 +45,30 @@ bool nvidia_open(const struct monitor *m, unsigned minor, struct node *n);
 bool nvidia_each(struct monitor *m, node_visit *visit, void *data); /* of whole GPUs */
 #define NVIDIA_MAJOR 195
 
+/* Nodes, and what moves, of one piece of hardware. */
+#define UNIT_MAX 16
+
+struct unit {
+	size_t count;
+	struct piece {
+		struct part *rule;
+		struct node node; /* of what moves only its name on the host */
+	} piece[UNIT_MAX];
+};
+
+/* spare_moves.c: the RDMA device and the network link of a unit. */
+unsigned rule_moves(const struct part *rule); /* the type of what it is for; 0: a node */
+/* What is missing for the rule; false: it is not to be had, or the old one is still there. */
+bool spare_add_move(struct monitor *m, struct unit *u, struct part *rule, const char *hardware);
+int spare_prepare_move(struct monitor *m, const struct piece *piece);
+bool node_is_link(const struct node *n); /* a network link of the host's, taken for a node of its hardware */
+void spare_try_links(struct monitor *m, struct part *rule); /* each of them, if the rule's has gone */
+
 /* spare.c: hardware of the same model, for what is gone. */
+struct part *spare_occupant(struct monitor *m, const struct part *rule); /* what is where it would put one */
 void spare_consider(struct monitor *m, struct part *rule, const struct node *n);
 bool spare_is_for(struct monitor *m, const char *name); /* NULL: for any device */
+void spare_links(struct monitor *m);                    /* links may have come or gone */
 /* What its rule knew of a node that has gone. */
 void spare_forget(struct monitor *m, const struct ctl_device *gone);
 /* A node that was made anew when its RDMA device moved in is not gone. */

@@ -281,6 +281,30 @@ int link_withdraw(struct monitor *m, struct part *p, struct failure *f)
 	return links_record(m);
 }
 
+bool link_is_there(struct monitor *m, const struct part *p)
+{
+	const struct moved *v = moved_of(p);
+	OWNED int own = own_namespace(m), netns = p->fd < 0 ? -1 : ioctl(p->fd, SIOCGSKNS);
+	struct netlink_link there;
+	struct netlink n;
+	int error;
+
+	if (own < 0 || netns < 0)
+		return true; /* nobody can say that it is not */
+	error = netlink_open_in(&n, NETLINK_ROUTE, netns, own);
+	if (!error)
+		error = netlink_find_index(&n, v->inner, &there);
+	netlink_close(&n);
+	return error ? error != -ENODEV : link_is(&there, &v->was);
+}
+
+void link_forget(struct monitor *m, struct part *p)
+{
+	moved_of(p)->away = false;
+	(void)links_record(m);
+	part_free(p);
+}
+
 void links_return(struct monitor *m)
 {
 	struct failure ignored;

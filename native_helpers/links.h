@@ -29,6 +29,8 @@ bool link_is(const struct netlink_link *one, const struct netlink_link *other); 
 int link_prepare(struct monitor *m, struct part *p, const char *text, size_t size, struct failure *f);
 int link_place(struct monitor *m, struct part *p, struct failure *f);
 int link_withdraw(struct monitor *m, struct part *p, struct failure *f);
+bool link_is_there(struct monitor *m, const struct part *p); /* inside, where it was put */
+void link_forget(struct monitor *m, struct part *p);         /* one that is not */
 int own_namespace(struct monitor *m); /* a descriptor of the network namespace that is the host's */
 
 /* rdma.c: what happens depends on whether the host keeps RDMA devices apart. */

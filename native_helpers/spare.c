@@ -11,19 +11,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-#define UNIT_MAX 16
-#define PATIENCE 2000 /* ms */
-#define TRIES    4    /* in a row: a device that moves and moves back has events of its own */
-
-struct piece {
-	struct part *rule;
-	struct node node; /* of an RDMA device only its name */
-};
-
-struct unit {
-	size_t count;
-	struct piece piece[UNIT_MAX];
-};
+#define TRIES 4 /* in a row: a device that moves and moves back has events of its own */
 
 struct search {
 	const struct unit *unit;
@@ -35,13 +23,6 @@ struct search {
 static bool is_model(const struct part *p)
 {
 	return part_is_rule(p) && !strcmp(p->text, "model");
-}
-
-static bool is_rdma(const struct part *rule)
-{
-	const char *class = rule_word(rule, "class");
-
-	return class && !strcmp(class, "rdma");
 }
 
 bool spare_is_for(struct monitor *m, const char *name)
@@ -93,7 +74,8 @@ static bool is_alike(const struct monitor *m, const struct part *rule, const str
 	const char *vendor = rule_word(rule, "vendor"), *model = rule_word(rule, "model");
 	char its_vendor[64], its_model[64];
 
-	return class && stem && vendor && model && begins(n->place, stem) && node_in_subsystem(m, n, class) &&
+	return class && stem && vendor && model && begins(n->place, stem) &&
+	       (rule_moves(rule) ? node_is_link(n) : node_in_subsystem(m, n, class)) &&
 	       model_of(m, n, hardware, its_vendor, its_model, sizeof(its_vendor)) && !strcmp(its_vendor, vendor) &&
 	       !strcmp(its_model, model);
 }
@@ -104,12 +86,12 @@ static bool is_at(const struct part *p, const struct part *rule)
 
 	if (!path || !*path || strcmp(p->device.name, rule->device.name))
 		return false;
-	return is_rdma(rule) ? p->device.type == CTL_RDMA && !strcmp(p->device.path, path)
-			     : part_is_node(p) && !strcmp(p->device.path + strlen("/dev/"), path);
+	return rule_moves(rule) ? p->device.type == rule_moves(rule) && !strcmp(p->device.path, path)
+				: part_is_node(p) && !strcmp(p->device.path + strlen("/dev/"), path);
 }
 
 /* What is where the rule would put one. */
-static struct part *occupant(struct monitor *m, const struct part *rule)
+struct part *spare_occupant(struct monitor *m, const struct part *rule)
 {
 	for (struct part *p = m->part; p < m->part + m->used; p++)
 		if (p->state >= PART_HELD && is_at(p, rule))
@@ -177,7 +159,7 @@ static bool is_beside(const struct part *one, const struct part *other)
 static bool add_node(struct monitor *m, const struct search *s, struct unit *u, struct part *rule, const struct node *n)
 {
 	struct piece *piece = &u->piece[u->count];
-	const struct part *there = occupant(m, rule);
+	const struct part *there = spare_occupant(m, rule);
 	struct search search = *s;
 
 	if (there)
@@ -194,27 +176,6 @@ static bool add_node(struct monitor *m, const struct search *s, struct unit *u, 
 	return true;
 }
 
-/* The RDMA device that the nodes are of: known by name, which another may have had. */
-static bool add_rdma(struct monitor *m, struct unit *u, struct part *rule)
-{
-	struct part *there = occupant(m, rule);
-	struct piece *piece = &u->piece[u->count];
-	char device[64] = "";
-
-	for (size_t i = 0; i < u->count && !*device; i++)
-		node_attribute(m, &u->piece[i].node, 0, "ibdev", device, sizeof(device));
-	if (there && rdma_is_there(m, there))
-		return !strcmp(there->device.path, device);
-	if (there)
-		part_free(there);
-	if (u->count == UNIT_MAX || !*device)
-		return false;
-	piece->rule = rule;
-	snprintf(piece->node.name, sizeof(piece->node.name), "%s", device);
-	u->count++;
-	return true;
-}
-
 /* Everything that is missing beside `n`, of the same hardware. */
 static bool complete(struct monitor *m, const struct part *rule, const struct node *n, const char *hardware,
 		     struct unit *u)
@@ -224,78 +185,99 @@ static bool complete(struct monitor *m, const struct part *rule, const struct no
 	if (!add_node(m, &s, u, m->part + (rule - m->part), n))
 		return false;
 	for (struct part *r = m->part; r < m->part + m->used; r++)
-		if (r != rule && is_beside(rule, r) && !is_rdma(r) && !add_node(m, &s, u, r, NULL))
+		if (r != rule && is_beside(rule, r) && !rule_moves(r) && !add_node(m, &s, u, r, NULL))
 			return false;
 	for (struct part *r = m->part; r < m->part + m->used; r++)
-		if (is_beside(rule, r) && is_rdma(r) && !add_rdma(m, u, r))
+		if (r != rule && is_beside(rule, r) && rule_moves(r) && !spare_add_move(m, u, r, hardware))
 			return false;
 	return true;
 }
 
-static int prepare(struct monitor *m, const struct piece *piece)
-{
-	struct ctl_device d = piece->rule->device;
-	struct failure ignored;
+/* What a rule's device holds besides its nodes: the hardware, `pci:0000:65:00.0`, or the link that moves. */
+struct hold {
+	struct part *rule;
+	char id[96]; /* from now on; "": software holds nothing */
+};
 
-	if (!is_rdma(piece->rule))
-		return rule_prepare(m, piece->rule, &piece->node);
-	d.type = CTL_RDMA;
-	snprintf(d.path, sizeof(d.path), "%s", piece->node.name);
-	return part_prepare(m, &d, PLUGGING, -1, "", 0, &ignored);
+static void name_hold(const struct unit *u, const char *hardware, struct hold *h)
+{
+	const char *holds = rule_word(h->rule, "holds"), *name = strrchr(hardware, '/');
+	int kind = (int)strcspn(holds, ":");
+
+	if (rule_moves(h->rule) == CTL_NETDEV)
+		snprintf(h->id, sizeof(h->id), "%s", holds);
+	else if (name && !strncmp(hardware, "../", 3))
+		snprintf(h->id, sizeof(h->id), "%.*s:%s", kind, holds, name + 1);
+	for (size_t i = 0; i < u->count; i++)
+		if (u->piece[i].rule == h->rule && rule_moves(h->rule))
+			snprintf(h->id, sizeof(h->id), "%.*s:%.15s", kind, holds, u->piece[i].node.name);
 }
 
-/* The hardware itself, which the device holds besides its nodes: `pci:0000:65:00.0`. Software has none. */
-static bool held_by(const struct part *rule, const char *hardware, char *id, size_t size)
+static bool is_new(const struct hold *h)
 {
-	const char *holds = rule_word(rule, "holds"), *colon = holds ? strchr(holds, ':') : NULL;
-	const char *name = strrchr(hardware, '/');
-
-	if (!colon || !name || strncmp(hardware, "../", 3))
-		return false;
-	snprintf(id, size, "%.*s:%s", (int)(colon - holds), holds, name + 1);
-	return true;
+	return *h->id && strcmp(h->id, rule_word(h->rule, "holds"));
 }
 
-static struct part *holder(struct monitor *m, const struct part *rule)
+static size_t holds_of(struct monitor *m, const struct unit *u, const char *hardware, struct hold hold[UNIT_MAX])
 {
-	for (struct part *r = m->part; r < m->part + m->used; r++)
-		if (is_beside(rule, r) && rule_word(r, "holds"))
-			return r;
-	return NULL;
+	size_t count = 0;
+
+	for (struct part *r = m->part; r < m->part + m->used && count < UNIT_MAX; r++)
+		if (is_beside(u->piece[0].rule, r) && rule_word(r, "holds")) {
+			hold[count] = (struct hold){.rule = r};
+			name_hold(u, hardware, &hold[count++]);
+		}
+	return count;
+}
+
+static const char *mode_of(const struct part *rule)
+{
+	return rule_moves(rule) ? "exclusive" : rule_word(rule, "lease");
+}
+
+static void settle(struct monitor *m, const struct unit *u, const struct hold *hold, size_t holds)
+{
+	for (size_t i = 0; i < holds; i++) {
+		const char *old = rule_word(hold[i].rule, "holds");
+
+		if (strcmp(old, hold[i].id))
+			lease_return_id(m, old, hold[i].rule->device.name);
+		if (*hold[i].id)
+			set_word(hold[i].rule, "holds", hold[i].id);
+	}
+	for (size_t i = 0; i < u->count; i++)
+		if (rule_word(u->piece[i].rule, "names"))
+			set_word(u->piece[i].rule, "path", u->piece[i].node.name);
 }
 
 /* All of it is had, or nothing. */
-static bool take(struct monitor *m, struct unit *u, const char *hardware)
+static bool take(struct monitor *m, const struct unit *u, const char *hardware)
 {
-	struct part *holding = holder(m, u->piece[0].rule);
-	char id[96];
-	const char *old = holding ? rule_word(holding, "holds") : NULL;
-	bool holds = holding && held_by(holding, hardware, id, sizeof(id)), moves = old && (!holds || strcmp(id, old));
+	struct hold hold[UNIT_MAX];
+	size_t holds = holds_of(m, u, hardware, hold), held = 0, prepared = 0;
 	struct failure ignored;
-	size_t prepared = 0;
 
-	if (holds && moves && lease_take_id(m, id, holding->device.name, rule_word(holding, "lease"))) {
-		m->look_at = now_ms() + PATIENCE;
-		return false;
-	}
-	while (prepared < u->count && !prepare(m, &u->piece[prepared]))
+	while (held < holds && (!is_new(&hold[held]) || !lease_take_id(m, hold[held].id, hold[held].rule->device.name,
+								       mode_of(hold[held].rule))))
+		held++;
+	if (held < holds)
+		m->look_at = now_ms() + PATIENCE; /* nobody tells us when it is given back */
+	while (held == holds && prepared < u->count &&
+	       !(rule_moves(u->piece[prepared].rule)
+			 ? spare_prepare_move(m, &u->piece[prepared])
+			 : rule_prepare(m, u->piece[prepared].rule, &u->piece[prepared].node)))
 		prepared++;
-	if (prepared == u->count && !part_commit(m, PLUGGING, &ignored)) {
-		if (moves)
-			lease_return_id(m, old, holding->device.name);
-		if (holds)
-			set_word(holding, "holds", id);
-		for (size_t i = 0; i < u->count; i++)
-			if (rule_word(u->piece[i].rule, "names"))
-				set_word(u->piece[i].rule, "path", u->piece[i].node.name);
+	if (held == holds && prepared == u->count && !part_commit(m, PLUGGING, &ignored)) {
+		settle(m, u, hold, holds);
 		return true;
 	}
 	part_abandon(m, PLUGGING);
 	while (prepared--)
-		if (!is_rdma(u->piece[prepared].rule))
+		if (!rule_moves(u->piece[prepared].rule))
 			rule_undo(m, u->piece[prepared].rule, &u->piece[prepared].node);
-	if (holds && moves)
-		lease_return_id(m, id, holding->device.name);
+	while (held--)
+		if (is_new(&hold[held]))
+			lease_return_id(m, hold[held].id, hold[held].rule->device.name);
 	return false;
 }
 
@@ -308,9 +290,22 @@ void spare_consider(struct monitor *m, struct part *rule, const struct node *n)
 
 	if (tried >= TRIES && now_ms() < last + PATIENCE)
 		return;
-	if (n->block || occupant(m, rule) || !is_alike(m, rule, n, hardware) || !rule_waits(m, rule, n) ||
+	if (n->block || spare_occupant(m, rule) || !is_alike(m, rule, n, hardware) || !rule_waits(m, rule, n) ||
 	    !complete(m, rule, n, hardware, &u))
 		return;
 	last = now_ms();
 	tried = take(m, &u, hardware) ? 0 : tried + 1;
+}
+
+/* Nodes lead what moves with them; a link that has none is looked for by itself. */
+void spare_links(struct monitor *m)
+{
+	for (struct part *rule = m->part; rule < m->part + m->used; rule++) {
+		bool led = !is_model(rule) || rule_moves(rule) != CTL_NETDEV;
+
+		for (struct part *r = m->part; !led && r < m->part + m->used; r++)
+			led = is_beside(rule, r) && !rule_moves(r);
+		if (!led)
+			spare_try_links(m, rule);
+	}
 }

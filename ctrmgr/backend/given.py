@@ -19,13 +19,15 @@ OWN_NAMES = ("/dev/nvidia", "/dev/infiniband/", "/dev/dri/")
 
 
 def now(name: str, timeout: float) -> tuple[Devices, Nodes]:
-    """Device → what it is; and (device, path inside) of each node → its number on the host. Raises ConflictError."""
+    """Device → what it is; and (device, path inside) of each node → its number on the host, of each link that moved → its name
+    there. Raises ConflictError."""
     parts = control.ask(record.run_home(name), control.DEVICES, timeout=timeout).devices()
     devices: Devices = {
         part.name: {"kind": f"unix-{part.kind}", "path": part.path, "number": f"{part.major}:{part.minor}"}
         for part in sorted(parts, key=lambda part: part.kind in NODES)  # by its nodes, if it has any
     }
     nodes = {(part.name, part.path): f"{part.major}:{part.minor}" for part in parts if part.kind in NODES}
+    nodes |= {(part.name, part.path): part.user for part in parts if part.kind == "netdev"}
     return devices, nodes
 
 

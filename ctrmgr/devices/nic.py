@@ -87,6 +87,12 @@ FIELDS = {
     "hwaddr": Field(_mac, "MAC address; without it one is made up and kept, and a physical one keeps its own"),
     "mtu": Field(_mtu, "maximum packet; without it the bridge's, and a physical one keeps its own"),
     "required": fields.REQUIRED,
+    "failover": Field(
+        fields.FAILOVER.parse,
+        "of a physical one, what takes its place when it disappears while the instance runs: `same-model`, a link of the host's that is down and "
+        "of the same vendor and product",
+        default="none",
+    ),
     "ipv4.address": Field(_address4, "IPv4 address; without it a free one is taken and kept"),
     "ipv6.address": Field(_address6, "refused: it goes with the IPv4 address"),
     **{
@@ -115,6 +121,8 @@ def rows(name: str, values: Mapping[str, str]) -> list[list[str]]:
         return [["net", "host"]]
     if kind == "physical":
         return _physical(name, values)
+    if values.get("failover", "none") != "none":
+        raise ValueError("`failover` is for `nictype: physical`")
     bridge = values.get("network") or values.get("parent")
     if bridge and bridge != BRIDGE:
         raise ValueError(f"`parent`: `{bridge}` is not a managed network: there is `{BRIDGE}`")
@@ -141,7 +149,7 @@ def _physical(name: str, values: Mapping[str, str]) -> list[list[str]]:
     parent = values.get("parent")
     if not parent:
         raise ValueError("`nictype: physical` needs `parent`, a network link of the host's")
-    other = sorted(set(values) - {"type", "nictype", "parent", "name", "hwaddr", "mtu", "required"})
+    other = sorted(set(values) - {"type", "nictype", "parent", "name", "hwaddr", "mtu", "required", "failover"})
     if other:
         raise ValueError(f"`{other[0]}` is for a nic on a bridge")
     need = "optional" if values.get("required") == "false" else "required"
@@ -175,6 +183,7 @@ def lxd_ways() -> Ways:
         **{key: lxd.native(needs.get(key, "")) for key in FIELDS},
         "nictype": lxd.native(why="`host` is refused", judge=_own_network),
         "required": lxd.refused("a server always requires it", *lxd.TRUE),
+        "failover": lxd.FAILOVER,
     }
 
 

@@ -49,6 +49,10 @@ def rows(name: str, values: Mapping[str, str], root: str = "/") -> list[Row]:
         if locate is not None:
             own, identity = locate(own, root)
         found = _inherited(name, module.rows(name, own), own, root)  # type: ignore[attr-defined]
+        if own.get("failover") == "same-model":
+            from ctrmgr.devices import spares
+
+            found += spares.link_rules(name, found, root)
         return found + [["identity", name, file, text] for file, text in identity]
     except ValueError as error:
         raise SpecError(f"device `{name}`: {error}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 
+from ctrmgr.devices import choose
 from ctrmgr.errors import NotFoundError, UnsupportedError
 
 TYPE_CHECKING = False
@@ -21,6 +22,10 @@ HARDWARE = ("pci:", "rdma:")
 """How leases of a whole piece of hardware begin, by its name in sysfs."""
 SOFTWARE = "software"
 """The vendor of RDMA devices that are none's (`rxe`, `siw`)."""
+
+
+NOBODY = ("0", "0", "0000", "rwm")
+"""The owner and rights of what is no node."""
 
 
 class _Hardware:
@@ -58,7 +63,12 @@ def rules(name: str, found: Sequence[Sequence[str]], root: str = "/", leases: Se
         add(row[5:9], kind, stem, of, row[4].removeprefix("/dev/"))
     for device in (row[2] for row in found if row[0] == "rdma"):
         of = next(of for row, of, kind in known if kind.startswith("infiniband") and _rdma(row, root) == device)
-        add(("0", "0", "0000", "rwm"), "rdma", "", of, device)
+        add(NOBODY, "rdma", "", of, device)
+    for parent, inside, address, mtu in (row[2:6] for row in found if row[0] == "netdev"):
+        of, port = _link(parent, units, known, root)
+        add(NOBODY, "net", "", of, inside)
+        made[-1] = [word for word in made[-1] if word != "names=own"]
+        made[-1] += [f"address={address}", f"mtu={mtu}", f"port={port}", f"holds=link:{parent}"]
     if not made:
         raise UnsupportedError("`failover`: none of its nodes belongs to hardware whose model the kernel knows")
     for index, unit in enumerate(units):
@@ -68,17 +78,29 @@ def rules(name: str, found: Sequence[Sequence[str]], root: str = "/", leases: Se
     return made
 
 
+def link_rules(name: str, found: Sequence[Sequence[str]], root: str = "/") -> list[list[str]]:
+    """The same for links of the host's without nodes, and what they are known by. Raises NotFoundError and UnsupportedError."""
+    made: list[list[str]] = []
+    for index, (parent, inside, address, mtu) in enumerate(row[2:6] for row in found if row[0] == "netdev"):
+        top = f"{root.rstrip('/')}/sys/class/net/{parent}"
+        if not os.path.isdir(top):
+            raise NotFoundError(f"`failover` needs `{parent}` at first: its model could not be known")
+        of = _model(os.path.realpath(f"{top}/device"), root)
+        if not of or os.path.realpath(f"{top}/device") != of.place:
+            raise UnsupportedError(f"`failover`: `{parent}` is no hardware whose model the kernel knows")
+        words = {"class": "net", "name": "", "vendor": of.vendor, "model": of.model, "unit": index, "path": inside}
+        words |= {"address": address, "mtu": mtu, "port": _text(f"{top}/dev_port"), "holds": f"link:{parent}"}
+        made.append(["hotplug", name, *NOBODY, "model", *(f"{key}={value}" for key, value in words.items())])
+        files = [f"/sys/class/net/{parent}/device/{file}" for file in ("vendor", "device")]
+        made += [["identity", name, *each] for each in choose.identity(root, *files)]
+    return made
+
+
 def _refuse(found: Sequence[Sequence[str]]) -> None:
     if any(row[0] == "device" and row[3].startswith(f"{NVIDIA}-caps/") for row in found):
         raise UnsupportedError(
             "`failover`: a MIG slice goes without a word of the kernel's, and which others are of its size only NVIDIA's library knows",
             hint="whole GPUs have it",
-        )
-    if any(row[0] == "netdev" for row in found):
-        raise UnsupportedError(
-            "`failover`: a network link that moved in has its addresses from the instance, and nobody can tell to which network another is"
-            " connected",
-            hint="without `nictype` it has it",
         )
     if any(row[0] == "vf-guid" for row in found):
         raise UnsupportedError("`failover`: another virtual function has other GUIDs")
@@ -120,6 +142,17 @@ def _rdma(row: Sequence[str], root: str) -> str:
         return _text(f"{_place(row, root)}/ibdev")
     except OSError:
         return ""
+
+
+def _link(
+    parent: str, units: Sequence[str], known: Sequence[tuple[Sequence[str], _Hardware, str]], root: str
+) -> tuple[_Hardware, str]:
+    """What a link is of, and which of its ports it is."""
+    top = f"{root.rstrip('/')}/sys/class/net/{parent}"
+    place = os.path.realpath(f"{top}/device")
+    if place not in units:
+        raise UnsupportedError(f"`failover`: `{parent}` does not belong to the hardware of the nodes alone")
+    return next(of for _, of, _ in known if of.place == place), _text(f"{top}/dev_port")
 
 
 def _place(row: Sequence[str], root: str) -> str:

@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ctrmgr.backend import events
 from tests.lab.commands import ctr, host, sh, wait_for
+from tests.lab.plugs import hear
 
 LINK, MAC = "/sys/class/net/eth0", "52:54:00:99:99:99"
 
@@ -57,6 +59,33 @@ def an_adapter_comes_back() -> None:
     assert link() == before
     ctr("delete", "--force", "c1")
     assert not list(Path("/run/ctrmgr").glob("c1/*"))
+
+
+def another_adapter_takes_its_place() -> None:
+    """By its name, address and MTU; not one that is up, which the host uses. Leases move, and it comes back to the host."""
+    (one, two) = (str(Path(f"/sys/class/net/{name}/device").resolve().parent) for name in ("eth1", "eth2"))
+    host("ip", "link", "set", "eth2", "up")
+    ctr("launch", "builtin:busybox", "c1", "-p", "no-network")
+    given = ("type=nic", "nictype=physical", "parent=eth1", "name=net7", "mtu=1300", f"hwaddr={MAC}")
+    ctr("attach-device", "c1", "n", *given, "failover=same-model")
+    watcher = events.Watcher(["c1"], ["device"])
+    Path(one, "remove").write_text("1")
+    hear(watcher, "unplugged", path="net7", number="eth1")
+    assert os.path.exists("/sys/class/net/eth2")
+    Path("/sys/bus/pci/rescan").write_text("1")
+    hear(watcher, "plugged", path="net7", number="eth1")
+    host("ip", "link", "set", "eth2", "down")
+    Path(one, "remove").write_text("1")
+    hear(watcher, "replaced", path="net7", number="eth2", was="eth1")
+    watcher.close()
+    said = sh("ip link show net7")
+    assert MAC in said and "mtu 1300" in said and ",UP" in said, said
+    assert [file for file in os.listdir("/run/ctrmgr/.leases") if " c1 " in file] == ["link:eth2 exclusive c1 n"]
+    ctr("detach-device", "c1", "n")
+    assert str(Path("/sys/class/net/eth2/device").resolve().parent) == two
+    assert "mtu 1500" in host("ip", "link", "show", "eth2")
+    ctr("delete", "--force", "c1")
+    Path("/sys/bus/pci/rescan").write_text("1")
 
 
 def rdma() -> list[str]:
@@ -116,4 +145,5 @@ def rdma_devices_are_kept_apart() -> None:
 
 if __name__ == "__main__":
     an_adapter_comes_back()
+    another_adapter_takes_its_place()
     rdma_devices_are_kept_apart()

@@ -203,7 +203,7 @@ def number(path: str) -> tuple[int, int] | None:
 
 
 def hear(watcher: events.Watcher, event: str, **details: object) -> None:
-    """Until this has been told of c1's device `it`."""
+    """Until this has been told of a device of c1's."""
     told: list[dict[str, object]] = []
     deadline = time.monotonic() + SECONDS
     while not any(details.items() <= each.items() for each in told):

@@ -205,6 +205,8 @@ def hardware(kinds: Sequence[str], folder: Path) -> list[str]:
                 words += ["-device", "virtio-gpu-pci", "-device", "pci-testdev", "-device", "pci-testdev"]
             case "net":
                 words += ["-netdev", "hubport,id=hub,hubid=0", "-device", "virtio-net-pci,netdev=hub"]
+            case "nics":
+                words += ["-device", "virtio-net-pci", "-device", "virtio-net-pci"]
             case "nvme":
                 (folder / "nvme").touch()
                 os.truncate(folder / "nvme", 64 << 20)
@@ -230,7 +232,7 @@ def hardware(kinds: Sequence[str], folder: Path) -> list[str]:
                 way = f"user,id=way,restrict=on,hostfwd=tcp:127.0.0.1:{kind.partition('=')[2]}-10.0.2.15:8443"
                 words += ["-netdev", way, "-device", f"virtio-net-pci,netdev=way,mac={WAY_IN}"]
             case _:
-                raise LabError(f"no hardware `{kind}`; there are gpu, host, net, nvme, port=NUMBER and usb")
+                raise LabError(f"no hardware `{kind}`; there are gpu, host, net, nics, nvme, port=NUMBER and usb")
     return words
 
 

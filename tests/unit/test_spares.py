@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ctrmgr.devices import rows, spares
-from ctrmgr.errors import NotFoundError, UnsupportedError
+from ctrmgr.errors import CtrmgrError, NotFoundError, SpecError, UnsupportedError
 from tests.unit.test_devices_other import Machine
 
 NULL, ZERO, FULL = ("/dev/null", "1:3"), ("/dev/zero", "1:5"), ("/dev/full", "1:7")
@@ -129,14 +129,22 @@ def test_rdma_devices_come_under_the_kernels_names(tmp_path: Path) -> None:
         row(node, f"/dev/infiniband/{name}") for node, name in ((NULL, "uverbs3"), (ZERO, "umad6"), (FULL, "umad7"))
     ]
     leases = ["rdma:0000:65:00.0", "node:/dev/infiniband/uverbs3"]
-    said = words(spares.rules("it", [*found, ["rdma", "it", "mlx5_3"]], str(tmp_path), leases))
+    (tmp_path / "sys/class/net/ib3").mkdir(parents=True)
+    (tmp_path / "sys/class/net/ib3/device").symlink_to(tmp_path / "sys/devices" / hardware)
+    (tmp_path / "sys/class/net/ib3/dev_port").write_text("0\n")
+    found += [["rdma", "it", "mlx5_3"], ["netdev", "it", "ib3", "ib0", "", "2044", "required"]]
+    said = words(spares.rules("it", found, str(tmp_path), leases))
     model = "vendor=0x1002 model=0x73bf unit=0"
     assert said == [
         f"class=infiniband_verbs name=uverbs {model} path=infiniband/uverbs3 names=own holds=rdma:0000:65:00.0",
         f"class=infiniband_mad name=umad {model} path=infiniband/umad6 names=own",
         f"class=infiniband_mad name=umad {model} path=infiniband/umad7 names=own",
         f"class=rdma name= {model} path=mlx5_3 names=own",
+        f"class=net name= {model} path=ib0 address= mtu=2044 port=0 holds=link:ib3",
     ]
+    (tmp_path / "sys/class/net/ib3/device").unlink()
+    with pytest.raises(UnsupportedError, match="`ib3` does not belong"):
+        spares.rules("it", found, str(tmp_path), leases)
 
 
 def test_an_rdma_device_of_software_is_its_own_hardware_and_a_part_is_none(tmp_path: Path) -> None:
@@ -156,3 +164,28 @@ def test_an_rdma_device_of_software_is_its_own_hardware_and_a_part_is_none(tmp_p
     (tmp_path / "sys/devices" / place / "ibdev").write_text("mlx5_2\n")
     with pytest.raises(UnsupportedError, match="`mlx5_2` is a part of hardware"):
         spares.rules("it", [row(ZERO, "/dev/infiniband/uverbs1")], str(tmp_path))
+
+
+def test_a_link_alone(tmp_path: Path) -> None:
+    """Its hardware is the directory that it is of; what is no hardware has no model."""
+    place = tmp_path / "sys/devices/pci0000:00/0000:00:09.0/virtio7"
+    place.mkdir(parents=True)
+    (place / "vendor").write_text("0x1af4\n")
+    (place / "device").write_text("0x0001\n")
+    for name, device in (("eth1", place), ("veth0", tmp_path / "sys/devices/virtual")):
+        (tmp_path / f"sys/class/net/{name}").mkdir(parents=True)
+        (tmp_path / f"sys/class/net/{name}/device").symlink_to(device)
+        (tmp_path / f"sys/class/net/{name}/dev_port").write_text("1\n")
+    keys = {"type": "nic", "nictype": "physical", "parent": "eth1", "name": "net7", "failover": "same-model"}
+    found = rows.rows("it", keys, str(tmp_path))
+    (said,) = words([rule for rule in found if rule[0] == "hotplug"])
+    model = "class=net name= vendor=0x1af4 model=0x0001"
+    assert said == f"{model} unit=0 path=net7 address= mtu=0 port=1 holds=link:eth1"
+    assert ["identity", "it", "/sys/class/net/eth1/device/device", "0x0001"] in found
+    for parent, what in (("veth0", "no hardware"), ("eth9", "needs `eth9` at first")):
+        with pytest.raises(CtrmgrError, match=what):
+            rows.rows("it", {**keys, "parent": parent}, str(tmp_path))
+    with pytest.raises(SpecError, match="is for `nictype: physical`"):
+        rows.rows(
+            "it", {"type": "nic", "nictype": "bridged", "parent": "ctrbr0", "failover": "same-model"}, str(tmp_path)
+        )
