@@ -39,7 +39,8 @@ def whole(debian: store.Image, folder: Path) -> None:
     assert (debian.metadata["os"], debian.metadata["release"]) == ("Debian", "trixie")
     assert os.path.exists(debian.rootfs + "/usr/lib/systemd/systemd")
     assert os.stat(debian.rootfs + "/etc/shadow").st_gid == 42
-    assert not os.path.exists(debian.rootfs + "/etc/apt/apt.conf.d/99mmdebstrap")
+    for part in ("apt/apt.conf.d", "dpkg/dpkg.cfg.d"):
+        assert not os.path.exists(f"{debian.rootfs}/etc/{part}/99mmdebstrap")
     exporting.export(debian, str(folder / "debian.tar"))
     back, _ = importing.import_image([str(folder / "debian.tar")])
     assert snapshot(back.rootfs) == snapshot(debian.rootfs)
