@@ -174,6 +174,8 @@ static int row(struct plan *p, char **field, size_t count)
 		return count == 5;
 	if (!strcmp(key, "gpu-default"))
 		return count == 3;
+	if (!strcmp(key, "follows-devices"))
+		return count == 2;
 	if (!strcmp(key, "host-hook"))
 		return p->host_hooks++, count > 6;
 	known = plan_device_row(p, field, count);

@@ -67,11 +67,12 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
 def _at_start(plan: Rows, joined: set[str]) -> list[Sequence[str]]:
     """The rows that a running instance does not follow."""
     where = {"cgroup-file": 1, "device-limit": 2}
-    live = ("link-limit", "gpu-limit", "gpu-default", "sysctl", "rlimit")
+    live = ("link-limit", "gpu-limit", "gpu-default", "sysctl", "rlimit", "follows-devices")
     return [
         row
         for row in plan
         if row[0] not in live
         and (row[0] not in where or row[where[row[0]]] not in joined)
         and not (row[0] == "lease" and row[3].startswith(leases.KEEPS))
+        and not (row[0] == "identity" and row[2].endswith("/numa_node"))
     ]

@@ -18,8 +18,8 @@ class Detached:
     """What a detach did: `live` if it was taken from a running instance, and who still holds it open or mapped.
 
     `revoked`: the kernel refuses to use what they hold, except for mappings. `ended`: how many open descriptors the device's
-    driver has revoked for good; who had nothing else is no holder. `unflushed`: disks that could not be written out, and hooks
-    that failed, and why.
+    driver has revoked for good; who had nothing else is no holder. `unflushed`: disks that could not be written out, hooks
+    that failed, and CPUs that stay where the device was, and why.
     """
 
     __slots__ = ("ended", "holders", "live", "revoked", "total", "unflushed")
@@ -57,11 +57,17 @@ def take(
     if not attached and (volatile or (device not in own.devices and not planned)):
         raise NotFoundError(f"`{name}` has no device `{device}`", hint=f"`ctrmgr info {name}` lists them")
     result = Detached(attached, [], 0)
+    left, stays = plan, ""
     try:
         if not volatile and (planned or device in own.devices):
             if own.devices.pop(device, None) is None:
                 own.devices[device] = {"type": "none"}  # it is a profile's: mask it, as LXD does
-            _stage(own, parts.without(plan, device), attached)
+            left = parts.without(plan, device)
+            if any(row[0] == "follows-devices" for row in plan):
+                from ctrmgr.backend import placement
+
+                left, stays = placement.left(name, left)
+            _stage(own, left, attached)
             crash("detach-recorded")
         if attached:
             made = _hooks(name, device, there)
@@ -73,6 +79,12 @@ def take(
                 _undo_hooks(name, device, made)
                 crash("detach-unhooked")
             result.unflushed = _host_hooks(name, device)
+        if running and left is not plan and any(row[0] == "follows-devices" for row in plan):
+            from ctrmgr.backend import placement
+
+            stays = placement.moved_after(own, plan, left) or stays
+            crash("detach-moved")
+        result.unflushed += [stays] if stays else []
     except BaseException:
         record.drop(own.path)
         raise

@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ctrmgr.backend import placement
     from ctrmgr.backend.held import Held
 
 
@@ -154,7 +155,8 @@ def give(
     opened: list[tuple[list[str], int]] = []
     asks = any(row[0] == "request" for row in rows)
     given = _given(name, rows, running, volatile) if asks else None
-    added: record.Added | None = None
+    added: record.Added | placement.Added | None = None
+    followed: placement.Added | None = None
     try:
         rows = [*rows, *(given.rows if given else ())]
         if any(row[0] in ("gpu-default", "@gpu") for row in (*rows, *plan)):
@@ -165,7 +167,12 @@ def give(
         if given or not asks:
             _open_all(device, rows, opened, running)
         if not volatile:
-            added = record.Added(own, device, canonical, rows)
+            if any(row[0] == "follows-devices" for row in plan):
+                from ctrmgr.backend import placement
+
+                added = followed = placement.Added(own, device, canonical, plan, rows)
+            else:
+                added = record.Added(own, device, canonical, rows)
             crash("attach-recorded")
         if running:
             _hold(name, device, rows)
@@ -176,6 +183,8 @@ def give(
                     _put(name, device, rows, opened, around.made)
             else:
                 _put(name, device, rows, opened)
+            if followed:
+                followed.move(lambda: _take_away(name, device, rows))
     except BaseException:
         if added:
             added.drop()

@@ -119,7 +119,7 @@ class Record:
 
 FIELDS = {"device": 10, "uidmap": 4, "gidmap": 4, "layer": 2, "cgroup": 2, "cgroup-file": 4, "link": 6, "address": 4,
           "name": 2, "hostname": 2, "bind": 5, "filesystem": 7, "device-group": 3, "device-env": 4, "identity": 4, "lease": 4, "device-limit": 5, "link-limit": 5,
-          "shares": 3, "request": 6}  # fmt: skip
+          "shares": 3, "request": 6, "follows-devices": 2}  # fmt: skip
 """How many fields the rows have that are looked at here; the monitor checks them all."""
 
 

@@ -190,9 +190,10 @@ def build(
         if name not in refused
     }
     device_rows = [row for name, given in usable.items() for row in _device(name, given, host, old)]
-    device_rows += numa.identity(config, device_rows, host)
-    config = numa.placed(config, device_rows, host)
-    rows += limits.rows(config, host)
+    if config.get(numa.KEY) == numa.DEVICES:
+        device_rows += numa.watched(device_rows, host)
+    made = limits.rows(numa.placed(config, device_rows, host), host)
+    rows += [*made, *numa.follows(config, made)]
     best_effort = config.get("limits.enforcement") == "best-effort"
     device_rows = device_limits.resolve(device_rows, host, best_effort=best_effort)
     device_rows = gpu_limits.resolve(device_rows, gpu_limits.defaults(config), host, best_effort=best_effort)

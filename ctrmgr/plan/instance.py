@@ -203,15 +203,24 @@ def fill(
     for row in template:
         if row[0] == "layer" and copied:
             continue
-        if row[0] == "@cpus":
-            plan.append(_cpus(row, claims))
-        elif row[0] == "@numa":
-            plan.append(_numa(row, claims))
-        elif row[0][0] != "@":
-            plan.append(list(row))
+        if row[0] in ("@cpus", "@numa") or row[0][0] != "@":
+            plan.append(chosen(row, claims))
         if row[0] == "net":
             plan += links
     return plan + copied
+
+
+def chosen(row: Sequence[str], claims: Claims) -> list[str]:
+    """A row of a template as it is in the plan of the instance that has these claims."""
+    if row[0] == "@cpus":
+        return _cpus(row, claims)
+    return _numa(row, claims) if row[0] == "@numa" else list(row)
+
+
+def range_of(owner: str) -> Claims:
+    """The ids that an instance has, alone or with others."""
+    held = {name: (base, size) for base, size, name in reversed(_ranges())}
+    return Claims(*held.get(owner) or held.get(SHARED, (0, 65536)), [])
 
 
 def _copied_layers(ours: Sequence[Sequence[str]], old: Sequence[Sequence[str]]) -> list[list[str]]:

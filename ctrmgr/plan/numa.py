@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`limits.cpu.nodes: devices` → the NUMA nodes that the instance's devices are at. Cold."""
+"""`limits.cpu.nodes: devices` → the NUMA nodes that the instance's devices are at, now and as they come and go. Cold."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     Rows = Sequence[Sequence[str]]
 
 KEY, DEVICES = "limits.cpu.nodes", "devices"
+FOLLOWS = "follows-devices"
+"""The row that says so in a plan, with what `limits.cpu` is: attach and detach know no keys."""
 
 
 def placed(config: Mapping[str, str], rows: Rows, host: Host) -> Mapping[str, str]:
@@ -35,10 +37,19 @@ def placed(config: Mapping[str, str], rows: Rows, host: Host) -> Mapping[str, st
     return {**config, KEY: ",".join(map(str, found))}
 
 
-def identity(config: Mapping[str, str], rows: Rows, host: Host) -> list[list[str]]:
+def follows(config: Mapping[str, str], limits: Rows) -> list[list[str]]:
+    """The row for a plan with these limits, unless it does without (`limits.enforcement: best-effort`)."""
+    is_placed = config.get(KEY) == DEVICES and any(is_place(row) or row[0] == "@cpus" for row in limits)
+    return [[FOLLOWS, config.get("limits.cpu", "")]] if is_placed else []
+
+
+def is_place(row: Sequence[str]) -> bool:
+    """Whether a row of a plan says on which CPUs and nodes the instance is."""
+    return row[0] == "cgroup-file" and row[2] in ("cpuset.cpus", "cpuset.mems")
+
+
+def watched(rows: Rows, host: Host) -> list[list[str]]:
     """What must still be so for the devices to be where they were: they may be moved, or the host may be told where they are."""
-    if config.get(KEY) != DEVICES:
-        return []
     top = host.root.rstrip("/")
     found: list[list[str]] = []
     for row in rows:

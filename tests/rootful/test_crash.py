@@ -66,6 +66,7 @@ def test_every_step_is_tested() -> None:
             "rootful/test_snapshot",
             "rootful/test_gpu_limits",
             "rootful/test_links",
+            "rootful/test_placement",
             "rootful/test_cdi_hooks",
             "unit/test_guarantees",
         )

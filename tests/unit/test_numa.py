@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from ctrmgr.backend import placement
+from ctrmgr.devices import rows as parts
 from ctrmgr.errors import HostError, SpecError
 from ctrmgr.host import sysfs
 from ctrmgr.host.machine import Host
 from ctrmgr.images.store import Image
-from ctrmgr.plan import compile, instance, limits
+from ctrmgr.plan import compile, instance, limits, numa
 from ctrmgr.spec import device, keys
 
 IMAGE = Image("ab" * 32, "/images/x", {"init": "/sbin/init", "halt-signal": "37"})
@@ -115,6 +117,26 @@ def test_a_device_that_is_elsewhere_has_it_planned_again(two: str, device: dict[
     assert [file for file, text in watched.items() if sysfs.known(two + file) != text] == [node]
     after = planned(two, devices={"d": device}, limits__cpu__nodes="devices")
     assert (before["cpuset.mems"], after["cpuset.mems"]) == (watched[node], other)
+
+
+def test_a_plan_follows(two: str) -> None:
+    """What attach and detach make of it: the row says how many CPUs, the devices where."""
+    host = Host(two, privileged=True)
+    first, second = ({"type": "unix-block", "source": "/dev/nvme0n1"}, {**GPU, "pci": "0000:18:00.0"})
+    rows = compile.build(IMAGE, {"limits.cpu": "2", KEY: "devices"}, {"d": device.check("d", first)}, host)
+    plan = instance.fill(rows, name="c1", claims=instance.Claims(0, 65536, []))
+    assert [numa.FOLLOWS, "2"] in plan
+    more = [*plan, *parts.rows("g", device.check("g", second), two)]
+
+    def place(of: list[list[str]]) -> list[str]:
+        return [row[3] for row in sorted(of, reverse=True) if numa.is_place(row)]
+
+    moved = placement.followed("c1", more, host)
+    assert (place(plan), place(moved)) == (["1", "4,5"], ["0,1", "0,1"])
+    assert place(placement.followed("c1", parts.without(moved, "d"), host)) == ["0", "0,1"]
+    gone, why = parts.without(parts.without(moved, "d"), "g"), "none of its devices is at a NUMA node"
+    with pytest.raises(HostError, match=why):
+        placement.followed("c1", gone, host)
 
 
 def test_a_disk_in_another_slot_has_it_planned_again(two: str) -> None:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`limits.cpu.nodes: devices` while an instance runs: its real cpuset goes where the devices are, on made-up NUMA nodes.
+
+The commands run in this process, which says what the host's nodes are and at which of them a device is: the last digit of its name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from ctrmgr.backend import limits, record, repair
+from ctrmgr.cli import main
+from ctrmgr.errors import HostError
+from ctrmgr.host import features
+from ctrmgr.plan import numa
+from tests.conftest import Ctr
+
+Nodes = dict[int, tuple[int, ...]]
+
+
+@pytest.fixture
+def here(ctr: Ctr, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for key, value in ctr.env.items():
+        if key.startswith("CTRMGR_"):
+            monkeypatch.setenv(key, value)
+
+    def found(rows: Sequence[Sequence[str]], _: object) -> set[int]:
+        return {int(row[1][-1]) for row in rows if row[0] == "lease" and row[1][-1:].isdecimal()}
+
+    monkeypatch.setattr(numa, "_nodes", found)
+    return monkeypatch
+
+
+def cpus() -> tuple[str, str]:
+    """What the plan and what the kernel say."""
+    own = record.Record("c1")
+    plan = own.plan()
+    planned = {row[2]: row[3] for row in plan if row[0] == "cgroup-file"}
+    (actual,) = (each for each in limits.read(own, plan) if each["file"] == "cpuset.cpus")
+    assert actual["enforced"]
+    return planned["cpuset.cpus"], planned["cpuset.mems"]
+
+
+def killed(step: str, *words: str) -> None:
+    """The command dies at a step, and the next one on the instance goes on."""
+    pid = os.fork()
+    if not pid:
+        os.environ["CTRMGR_CRASH_AT"] = step
+        main.run(list(words))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -9
+    with record.lock("c1"):
+        assert repair.instance("c1")
+
+
+def test_the_cpus_follow_what_is_attached_and_detached(
+    ctr: Ctr, here: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nodes(found: Nodes) -> None:
+        here.setattr(features, "nodes", lambda root: found)
+
+    first, *more = sorted(os.sched_getaffinity(0))
+    every = ",".join(map(str, (first, *more)))
+    attach = ("attach-device", "c1", "type=unix-char")
+    nodes({0: (first, *more)})
+    words = (
+        "-p",
+        "no-network",
+        "-c",
+        "limits.cpu.nodes=devices",
+        "-d",
+        "a0,type=unix-char,source=/dev/null,path=/dev/a",
+    )
+    main.run(["launch", "builtin:busybox", "c1", *words])
+    assert cpus() == (every, "0")
+
+    # the same words mean something else now, as they do at another node
+    nodes({0: (first,)})
+    main.run([*attach[:2], "b0", *attach[2:], "source=/dev/zero", "path=/dev/b"])
+    assert cpus() == (str(first), "0")
+    nodes({0: (first, *more)})
+    main.run(["detach-device", "c1", "b0"])
+    assert cpus() == (every, "0")
+
+    # a node that there is not is refused by the kernel, and with it the device
+    nodes({0: (first,), 1: tuple(more) or (first,)})
+    before = ctr("info", "c1", "--format", "json").stdout
+    with pytest.raises(HostError, match=r"the kernel refuses `cpuset.mems` = `0,1`"):
+        main.run([*attach[:2], "b1", *attach[2:], "source=/dev/zero", "path=/dev/b"])
+    assert cpus() == (every, "0") and ctr("info", "c1", "--format", "json").stdout == before
+    assert ctr("exec", "c1", "--", "test", "-e", "/dev/b", code=1).code == 1
+
+    # killed between the device and the limits: the next command goes on
+    nodes({0: (first,)})
+    killed("attach-done", *attach[:2], "b0", *attach[2:], "source=/dev/zero", "path=/dev/b")
+    assert cpus() == (str(first), "0") and "b0" in record.Record("c1").devices
+    nodes({0: (first, *more)})
+    killed("detach-moved", "detach-device", "c1", "b0")
+    assert cpus() == (every, "0") and "b0" not in record.Record("c1").devices
+    nodes({0: (first,)})
+
+    # nobody is left to follow
+    capsys.readouterr()
+    main.run(["detach-device", "c1", "a0"])
+    assert "its CPUs and memory stay where they are: `limits.cpu.nodes: devices`" not in capsys.readouterr().err
+    assert cpus() == (str(first), "0")
+    nodes({0: (first,), 1: (first,)})
+    main.run([*attach[:2], "b0", *attach[2:], "source=/dev/zero", "path=/dev/b"])
+    main.run(["detach-device", "c1", "b0"])
+    assert "its CPUs and memory stay where they are: `limits.cpu.nodes: devices`" in capsys.readouterr().err
+
+    # and one that is stopped is where its devices are when it starts
+    main.run(["stop", "c1"])
+    nodes({0: (first, *more)})
+    main.run([*attach[:2], "b0", *attach[2:], "source=/dev/zero", "path=/dev/b"])
+    main.run(["start", "c1"])
+    assert cpus() == (every, "0")
