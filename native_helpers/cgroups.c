@@ -172,14 +172,74 @@ static struct hierarchy *find(struct monitor *m, const char *name)
 	return NULL;
 }
 
-int cgroups_limit(struct monitor *m, const char *hierarchy, const char *file, const char *value, struct failure *f)
+static int move_into(pid_t pid, void *dir)
+{
+	char text[12];
+
+	snprintf(text, sizeof(text), "%d", pid);
+	return write_at(*(int *)dir, "cgroup.procs", text) && errno != ESRCH ? -1 : 0;
+}
+
+/* All processes into a cgroup of a v1 hierarchy: stopped meanwhile, so that none is forked behind. */
+static int move_all(struct monitor *m, int *dir, struct failure *f)
+{
+	char events[256];
+	bool was =
+		read_at(m->hierarchy[0].dir, "cgroup.events", events, sizeof(events)) > 0 && strstr(events, "frozen 1");
+	int failed = was ? 0 : cgroups_freeze(m, true, f), error;
+	struct failure ignored;
+
+	if (!failed && (failed = cgroups_each(m, move_into, dir)))
+		fail(f, "join a cgroup", "the kernel does not move a process into it");
+	error = errno;
+	if (!was)
+		cgroups_freeze(m, false, &ignored);
+	errno = error;
+	return failed;
+}
+
+/* A v1 hierarchy that a running instance had no limit of, at its mount point: our own /proc and /sys show none. Memory
+ * that is in use would stay charged to the cgroup that it was taken in, where no limit of ours counts it. */
+static int join_late(struct monitor *m, const char *name, int mount, struct failure *f)
+{
+	struct hierarchy h = {.parent = -1, .dir = -1};
+	struct priv_cgroup_create create = {0};
+	struct priv_cgroup_remove remove = {0};
+	struct failure ignored;
+
+	snprintf(h.name, sizeof(h.name), "%s", name);
+	snprintf(create.name, sizeof(create.name), "%s", leaf(m));
+	snprintf(remove.name, sizeof(remove.name), "%s", leaf(m));
+	errno = ENOENT;
+	if (mount < 0 || m->hierarchies == HIERARCHIES)
+		return fail(f, "join a cgroup", "no cgroup hierarchy `%s` is mounted", name);
+	if (!strcmp(name, "memory"))
+		return fail(f, "join a cgroup", "memory that is in use already would not be counted");
+	h.parent = open_parent(m, mount, false, f);
+	if (h.parent >= 0 && !PRIV_CALL(PRIV_CGROUP_CREATE, &create, &h.dir, f, h.parent)) {
+		if (!move_all(m, &h.dir, f)) {
+			m->hierarchy[m->hierarchies++] = h;
+			return 0;
+		}
+		/* removing it would kill who is in it */
+		if (!move_all(m, &h.parent, &ignored))
+			PRIV_CALL(PRIV_CGROUP_REMOVE, &remove, NULL, &ignored, h.parent);
+	}
+	close_fd(&h.dir);
+	close_fd(&h.parent);
+	f->error = ENOENT; /* not joined, as far as the asker must know */
+	return -1;
+}
+
+int cgroups_limit(struct monitor *m, const char *hierarchy, const char *file, const char *value, int mount,
+		  struct failure *f)
 {
 	struct priv_cgroup_write write = {0};
-	struct hierarchy *h = find(m, hierarchy);
+	struct hierarchy *h;
 
-	errno = ENOENT;
-	if (!h)
-		return fail(f, "set a limit", "no cgroup hierarchy `%s` is mounted", hierarchy);
+	if (!find(m, hierarchy) && join_late(m, hierarchy, mount, f))
+		return -1;
+	h = find(m, hierarchy);
 	snprintf(write.file, sizeof(write.file), "%s", file);
 	snprintf(write.value, sizeof(write.value), "%s", value);
 	if (!strcmp(h->name, "unified") && faccessat(h->dir, file, F_OK, 0))
@@ -206,7 +266,7 @@ int cgroups_create(struct monitor *m, struct failure *f)
 			return -1;
 	}
 	for (size_t i = 0; i < m->plan.files; i++)
-		if (cgroups_limit(m, m->plan.file[i].hierarchy, m->plan.file[i].file, m->plan.file[i].value, f))
+		if (cgroups_limit(m, m->plan.file[i].hierarchy, m->plan.file[i].file, m->plan.file[i].value, -1, f))
 			return -1;
 	h = find(m, m->filter_v1 ? "devices" : "unified");
 	errno = ENOSYS;

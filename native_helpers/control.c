@@ -187,14 +187,14 @@ static void enter(struct monitor *m, struct answer *a)
 	a->fd_count += resctrl_tasks(m, a->fds + a->fd_count);
 }
 
-static int limit(struct monitor *m, const struct ctl_request *r, struct failure *f)
+static int limit(struct monitor *m, const struct ctl_request *r, int mount, struct failure *f)
 {
 	char hierarchy[CTL_NAME_MAX], file[PRIV_NAME], value[PRIV_PATH];
 
 	snprintf(hierarchy, sizeof(hierarchy), "%.63s", r->device.name);
 	snprintf(file, sizeof(file), "%.63s", r->device.path);
 	snprintf(value, sizeof(value), "%.255s", r->value);
-	return cgroups_limit(m, hierarchy, file, value, f);
+	return cgroups_limit(m, hierarchy, file, value, mount, f);
 }
 
 static void begin_stop(struct monitor *m, const struct ctl_request *r)
@@ -251,7 +251,7 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 			failed = fail(&f, "signal init", "%d", r->arg0);
 		break;
 	case CTL_WAIT: c->waits = true; return false;
-	case CTL_LIMIT: failed = limit(m, r, &f); break;
+	case CTL_LIMIT: failed = limit(m, r, fd, &f); break;
 	case CTL_RLIMIT:
 	case CTL_SYSCTL:
 		failed = (r->op == CTL_RLIMIT ? rlimit_set : parameter_set)(m, r->device.path, r->value, &f);

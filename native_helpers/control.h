@@ -28,7 +28,8 @@ enum ctl_op {
 			    devices' KEY=VALUE   and =GID, each ended */
 	CTL_SIGNAL = 10, /* arg0: signal to init */
 	CTL_WAIT = 11,   /* replies when init has ended */
-	CTL_LIMIT = 12,  /* hierarchy in name, file in path, value in value: write a cgroup file */
+	CTL_LIMIT = 12,  /* hierarchy in name, file in path, value in value: write a cgroup file; with the hierarchy's
+			  * mount point as a descriptor a v1 one is joined */
 	CTL_PART = 13, /* ctl_device (+ fd of the host's node or file), of ENV and HOOK the text behind it: prepared */
 	CTL_COMMIT = 14,  /* all that this connection has prepared, or nothing; so is what a lost one has prepared */
 	CTL_SUSPEND = 15, /* as CTL_DETACH, until */

@@ -100,7 +100,10 @@ int monitor_host_hooks(struct monitor *m, struct failure *f);
 /* cgroups.c */
 int cgroups_find(struct monitor *m, struct failure *f);
 int cgroups_create(struct monitor *m, struct failure *f);
-int cgroups_limit(struct monitor *m, const char *hierarchy, const char *file, const char *value, struct failure *f);
+/* `mount`: where a v1 hierarchy is that the instance may not be in yet, or -1. ENOENT: it is not, and does not join it.
+ */
+int cgroups_limit(struct monitor *m, const char *hierarchy, const char *file, const char *value, int mount,
+		  struct failure *f);
 int cgroups_join(struct monitor *m, pid_t pid, struct failure *f); /* the v1 ones */
 void cgroups_remove(struct monitor *m);
 int cgroups_freeze(struct monitor *m, bool freeze, struct failure *f);

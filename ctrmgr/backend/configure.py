@@ -34,7 +34,7 @@ def compiled(own: record.Record) -> list[list[str]]:
 
 def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) -> bool:
     """Put the record and its plan in place; the caller holds the instance's lock. `say` hears what the kernel does about
-    limits that are below what is in use.
+    limits that are below what is in use, and why one waits for the next start.
 
     True when a running instance will only see all of it at its next start. Raises what `compiled` does, and HostError when
     the kernel refuses a limit: then nothing has changed.
@@ -48,7 +48,8 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
         if joined:
             below = list(limits.below_use(old, new))
             with guarantees.promised(own.name, old, new):
-                live.change_limits(own.name, old, new)
+                below += live.change_limits(own.name, old, new)
+                joined = live.hierarchies(own.name)
                 try:
                     waits = live.change_parameters(own.name, old, new)
                 except BaseException:

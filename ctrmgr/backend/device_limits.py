@@ -90,8 +90,12 @@ def _set(name: str, row: Sequence[str], value: str) -> None:
     _, device, hierarchy, file, _ = row
     reply = control.ask(record.run_home(name), control.LIMIT, name=hierarchy, path=file, value=value)
     if reply.error == errno.ENOENT:
+        from ctrmgr.backend import live
+
+        reply = live.ask(name, hierarchy, file, value)
+    if reply.error == errno.ENOENT:
         raise ConflictError(
-            f"device `{device}`: `{name}` is not in the `{hierarchy}` hierarchy of cgroup v1, which it would join at its start",
+            f"device `{device}`: `{name}` has no cgroup in the v1 hierarchy `{hierarchy}`, and does not get one while it runs: {reply.detail}",
             hint=f"stop `{name}`, attach it, and start it again; or attach it without limits",
         )
     if reply.error:

@@ -10,6 +10,7 @@ from ctrmgr import state
 from ctrmgr.backend import record
 from ctrmgr.backend.limits import ignored
 from ctrmgr.errors import HelperError, HostError
+from ctrmgr.host import cgroup
 from ctrmgr.host.machine import Host
 from ctrmgr.kernel import control, spawn
 from ctrmgr.plan import limits, link_limits
@@ -22,10 +23,7 @@ if TYPE_CHECKING:
 
 
 def hierarchies(name: str) -> set[str]:
-    """Where a running instance has cgroups: in cgroup2, and in the v1 hierarchies that it began with limits in.
-
-    It is not moved into others: joining is slow, and memory that is charged elsewhere would stay so.
-    """
+    """Where a running instance has cgroups: in cgroup2, and in the v1 hierarchies that it has, or had, limits in."""
     _, init, _, _ = control.ask(record.run_home(name), control.STATUS).status()
     found = {"unified"}
     try:
@@ -39,21 +37,25 @@ def hierarchies(name: str) -> set[str]:
     return found
 
 
-def change_limits(name: str, old: Rows, new: Rows) -> None:
-    """Take a running instance from the limits of one plan to those of another, or leave it with the old ones.
+def change_limits(name: str, old: Rows, new: Rows) -> list[str]:
+    """Take a running instance from the limits of one plan to those of another, or leave it with the old ones. Returns which ones wait for
+    its next start, and why: the first limit in a v1 hierarchy has the monitor join it, which is not always done.
 
     Raises HostError.
     """
     host, joined = Host(), hierarchies(name)
-    wanted = [row for row in limits.changes(old, new, host) if row[1] in joined]
+    first = {(row[0], row[1]) for row in limits.files(new)}
+    wanted = [row for row in limits.changes(old, new, host) if row[1] in joined or (row[1], row[2]) in first]
     try:
-        _write(name, wanted)
+        waits = _write(name, wanted, joined)
         _gpus(name, old, new)
         _shape(name, old, new)
     except HostError:
         _gpus(name, new, old)
-        _write(name, [row for row in limits.changes(new, old, host) if row[1] in joined])
+        joined = hierarchies(name)
+        _write(name, [row for row in limits.changes(new, old, host) if row[1] in joined], joined)
         raise
+    return waits
 
 
 def _gpus(name: str, old: Rows, new: Rows) -> None:
@@ -104,13 +106,33 @@ def _parameters(plan: Rows) -> dict[tuple[int, str], str]:
     return found | {(control.RLIMIT, row[1]): f"{row[2]}:{row[3]}" for row in plan if row[0] == "rlimit"}
 
 
-def _write(name: str, rows: Rows) -> None:
+def ask(name: str, hierarchy: str, file: str, value: str) -> control.Reply:
+    """Have the monitor set a limit; in a v1 hierarchy that the instance is not in it joins that first, or replies ENOENT and why not."""
+    reply = control.ask(record.run_home(name), control.LIMIT, name=hierarchy, path=file, value=value)
+    mount = cgroup.read().v1.get(hierarchy)
+    if reply.error != errno.ENOENT or not mount:
+        return reply
+    fd = os.open(mount, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return control.ask(record.run_home(name), control.LIMIT, name=hierarchy, path=file, value=value, fd=fd)
+    finally:
+        os.close(fd)
+
+
+def _write(name: str, rows: Rows, joined: set[str]) -> list[str]:
+    waits = []
     for _, hierarchy, file, value in rows:
-        reply = control.ask(record.run_home(name), control.LIMIT, name=hierarchy, path=file, value=value)
-        if reply.error:
+        reply = ask(name, hierarchy, file, value)
+        if reply.error == errno.ENOENT and hierarchy not in joined:
+            waits.append(
+                f"`{file}` = {value} waits for the next start: it has no cgroup in the v1 hierarchy `{hierarchy}`, and does not "
+                f"get one while it runs: {reply.detail}"
+            )
+        elif reply.error:
             raise HostError(
                 f"`{name}`: the kernel refuses `{file}` = `{value}`: {os.strerror(reply.error)}",
                 hint="does it use more than that already? the limits are as they were",
             )
-        if file == "dmem.max":
+        elif file == "dmem.max":
             ignored(name, hierarchy, file, value)
+    return waits

@@ -11,6 +11,7 @@ import pytest
 
 import ctrmgr
 from ctrmgr.errors import HostError
+from ctrmgr.host.machine import Host
 from tests.conftest import Ctr
 
 OFFLINE = ("-p", "no-network")
@@ -97,15 +98,22 @@ def test_a_reboot_from_inside_finds_the_devices_as_they_are_now(ctr: Ctr) -> Non
 
 
 def test_a_first_limit(ctr: Ctr) -> None:
-    """On cgroup2 it holds at once; a v1 hierarchy is only joined at a start, and that is said."""
+    """It holds at once, of all processes that there are: on v1 they join the hierarchy. Memory does not move, and that is said."""
     ctr("launch", "builtin:busybox", "c1", *OFFLINE)
-    for value in ("30", "20"):
-        said = ctr("config", "set", "c1", f"limits.processes={value}").stderr
-        v2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-        assert ("next start" in said) != v2
-        assert (f"pids.max = {value} " in limits(ctr)) == v2
+    more = "for i in 1 2 3; do sleep 600 >/dev/null 2>&1 & done"
+    ctr("exec", "c1", "--", "sh", "-c", more)
+    for value in ("30", "6"):
+        assert ctr("config", "set", "c1", f"limits.processes={value}").stderr == ""
+        assert f"pids.max = {value} " in limits(ctr)
+    host = Host().cgroups
+    folder = Path(host.v1.get("pids") or host.unified, ctr.env["CTRMGR_CGROUP_PARENT"])
+    assert int((folder / "c1/pids.current").read_text()) == 4  # its init, and what ran before
+    assert "fork" in ctr("exec", "c1", "--", "sh", "-c", more, code=None).stderr
+    said = ctr("config", "set", "c1", "limits.memory=64MiB").stderr
+    why = "waits for the next start: it has no cgroup in the v1 hierarchy `memory`, and does not get one while it runs: memory that is in use"
+    assert (why in said) == ("`c1` is running: this applies at its next start" in said) == ("memory" in host.v1)
     ctr("restart", "c1")
-    assert "pids.max = 20 " in limits(ctr)
+    assert "pids.max = 6 " in limits(ctr) and f" = {64 << 20} " in limits(ctr)
 
 
 def test_kernel_parameters_change_live_or_not_at_all(c1: Ctr) -> None:
