@@ -75,8 +75,14 @@ def defaults(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def kept(config: Mapping[str, str]) -> Rows:
-    """The rows by which a device that is attached later is limited, too."""
+    """The rows by which a device that is attached later is limited, too. Raises SpecError when it would be kept more than it may have."""
     given = defaults(config)
+    hard, soft = given.get(MEMORY, ""), given.get(RESERVE, "")
+    if hard and soft and hard.endswith("%") == soft.endswith("%") and int(soft.rstrip("%")) > int(hard.rstrip("%")):
+        raise SpecError(
+            f"`limits.gpu.{RESERVE}` is above the limit",
+            hint=f"`limits.gpu.{MEMORY}` is {hard if hard.endswith('%') else f'{int(hard) >> 20} MiB'}",
+        )
     if given and config.get("limits.enforcement") == "best-effort":
         given["enforcement"] = "best-effort"
     return [["gpu-default", key, value] for key, value in given.items()]

@@ -268,3 +268,12 @@ def test_a_slice_keeps_its_size_by_itself(machine: Machine, library: tuple[str, 
     assert "limits nothing within a slice" in ask(library[1], root, {"memory": "256MiB"}, own)[1]
     assert "has 512 MiB of memory, not 600" in ask(library[1], root, {"memory.reserve": "600MiB"}, own)[1]
     assert "a slice's share of its GPU is its size" in ask(library[1], root, {"shares": "10%"}, own)[1]
+
+
+@pytest.mark.parametrize(("hard", "kept"), [("1GiB", "2GiB"), ("10%", "20%")])
+def test_a_guarantee_above_the_limit_whatever_gpus_there_are(hard: str, kept: str) -> None:
+    given = {"limits.gpu.memory": hard, "limits.gpu.memory.reserve": kept}
+    config = {key: keys.check(key, value) for key, value in given.items()}
+    with pytest.raises(SpecError, match=r"`limits\.gpu\.memory\.reserve` is above the limit"):
+        gpu_limits.kept(config)
+    assert gpu_limits.kept({**config, "limits.gpu.memory.reserve": config["limits.gpu.memory"]})
