@@ -250,8 +250,16 @@ static void settle(struct monitor *m, const struct unit *u, const struct hold *h
 			set_word(u->piece[i].rule, "path", u->piece[i].node.name);
 }
 
-/* All of it is had, or nothing. */
-static bool take(struct monitor *m, const struct unit *u, const char *hardware)
+static bool has_moves(const struct unit *u)
+{
+	for (size_t i = 0; i < u->count; i++)
+		if (rule_moves(u->piece[i].rule))
+			return true;
+	return false;
+}
+
+/* All of it is had, or nothing. `back`: something has moved, perhaps, and was moved back. */
+static bool take(struct monitor *m, const struct unit *u, const char *hardware, bool *back)
 {
 	struct hold hold[UNIT_MAX];
 	size_t holds = holds_of(m, u, hardware, hold), held = 0, prepared = 0;
@@ -267,9 +275,12 @@ static bool take(struct monitor *m, const struct unit *u, const char *hardware)
 			 ? spare_prepare_move(m, &u->piece[prepared])
 			 : rule_prepare(m, u->piece[prepared].rule, &u->piece[prepared].node)))
 		prepared++;
-	if (held == holds && prepared == u->count && !part_commit(m, PLUGGING, &ignored)) {
-		settle(m, u, hold, holds);
-		return true;
+	if (held == holds && prepared == u->count) {
+		if (!part_commit(m, PLUGGING, &ignored)) {
+			settle(m, u, hold, holds);
+			return true;
+		}
+		*back = has_moves(u);
 	}
 	part_abandon(m, PLUGGING);
 	while (prepared--)
@@ -281,20 +292,34 @@ static bool take(struct monitor *m, const struct unit *u, const char *hardware)
 	return false;
 }
 
+/* Another device of the instance has it under the only name that it can have. */
+static bool is_elsewhere(const struct monitor *m, const struct part *rule, const struct node *n)
+{
+	for (const struct part *p = m->part; rule_word(rule, "names") && p < m->part + m->used; p++)
+		if (p->state >= PART_HELD && node_is(p, n))
+			return true;
+	return false;
+}
+
 void spare_consider(struct monitor *m, struct part *rule, const struct node *n)
 {
 	static unsigned tried;
 	static int64_t last;
 	char hardware[PLACE_MAX];
 	struct unit u = {0};
+	bool back = false;
 
 	if (tried >= TRIES && now_ms() < last + PATIENCE)
 		return;
-	if (n->block || spare_occupant(m, rule) || !is_alike(m, rule, n, hardware) || !rule_waits(m, rule, n) ||
-	    !complete(m, rule, n, hardware, &u))
+	if (n->block || spare_occupant(m, rule) || !is_alike(m, rule, n, hardware) || is_elsewhere(m, rule, n) ||
+	    !rule_waits(m, rule, n) || !complete(m, rule, n, hardware, &u))
 		return;
-	last = now_ms();
-	tried = take(m, &u, hardware) ? 0 : tried + 1;
+	if (take(m, &u, hardware, &back)) {
+		tried = 0;
+	} else if (back) {
+		last = now_ms();
+		tried++;
+	}
 }
 
 /* Nodes lead what moves with them; a link that has none is looked for by itself. */
