@@ -141,7 +141,7 @@ int device_resume(struct monitor *m, const char *name, struct failure *f)
 		resumed++;
 	}
 	errno = EALREADY;
-	return resumed ? 0 : fail(f, "resume", "`%s` is not suspended", name);
+	return resumed ? 0 : fail(f, "resume", "it is not suspended");
 }
 
 static bool is_suspended(struct monitor *m, const char *name)
@@ -166,7 +166,7 @@ static int suspend(struct monitor *m, const char *name, struct failure *f)
 
 	errno = EALREADY;
 	if (is_suspended(m, name))
-		return fail(f, "suspend", "`%s` is suspended already", name);
+		return fail(f, "suspend", "it is suspended already");
 	errno = ENODEV;
 	if (!has_nodes(m, name))
 		return fail(f, "suspend", "`%s` has no node that could be taken", name);

@@ -47,9 +47,10 @@ def find(args: Args) -> int:
     columns = ("function", "type", "id", "model", "properties", "held", *(("verdict",) if explain else ()))
     if not rows:
         there = sorted({name for candidate in found for name in candidate.functions})
-        wanted = ", ".join(values.get("function") or "that" for values in requests)
+        wanted = ", ".join(f"`{values['function']}`" for values in requests if values.get("function"))
+        said = f"no device fits {wanted}" if wanted else "no device fits"
         instead = f"there is {', '.join(there)}" if there else "nothing on this machine has a function"
-        raise NotFoundError(f"no device fits `{wanted}`", hint=f"{instead}; `--explain` says why each does not fit")
+        raise NotFoundError(said, hint=f"{instead}; `--explain` says why each does not fit")
     table.print_rows(columns, rows, form)
     return 0
 
