@@ -33,8 +33,8 @@ CONFLICTS = (
 """What servers say (with status 400 or in an operation) when an instance is in the wrong state."""
 TAKEN = ("already exists", "already in use", "unique constraint")
 IN_OUR_WORDS = {"already running": "is running already", "already stopped": "is not running"}
-INVALID = ("Invalid instance name", "Invalid config", "Invalid devices", "Invalid instance snapshot name",
-           "Unknown configuration key")  # fmt: skip
+INVALID = ("Invalid instance name", "Invalid config", "Invalid devices", "Invalid instance snapshot name", "Invalid value",
+           "Unknown configuration key", "is reserved for snapshots")  # fmt: skip
 """What they say of words that cannot be right."""
 
 

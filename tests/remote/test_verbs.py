@@ -363,6 +363,9 @@ def test_the_same_words_as_here(unix: Remote, ctr: Ctr) -> None:
         for words, code, said in (
             (("create", image[where], own), 4, f"an instance `{own}` exists already"),
             (("create", image[where], f"{where}c_2"), 2, "c_2`"),
+            (("create", image[where], f"{where}a/b"), 2, "a/b`"),
+            (("create", image[where], f"{where}c2", *more, "-c", "limits.memory=lots"), 2, "lots"),
+            (("create", image[where], f"{where}c2", *more, "-c", "nope=1"), 2, "nope"),
             (("start", own), 4, f"`{own}` is running already"),
             (("exec", "--cwd", "/nope", own, "--", "true"), 3, "go to `/nope`: No such file or directory"),
             (("config", "set", own, "limits.memory=lots"), 2, "lots"),
