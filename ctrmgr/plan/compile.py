@@ -239,12 +239,10 @@ def _network(rows: Sequence[list[str]], config: Config) -> list[list[str]]:
     if len(modes) > 1:
         raise SpecError("the host's network and a bridge exclude each other", hint="take one of the nic devices out")
     links = [row for row in rows if row[0] == "@link"]
-    names = [row[2] for row in links]
-    for name in names:
-        if names.count(name) > 1:
-            raise SpecError(f"two nic devices are called `{name}` inside", hint="give one another `name`")
     if len(links) > 1:
-        raise UnsupportedError("an instance has one link to a bridge for now", hint=f"take {names[1]} out")
+        raise UnsupportedError(
+            f"`{links[1][2]}`: an instance has one link to a bridge for now", hint="take one of the nic devices out"
+        )
     found = [["net", modes[0] if modes else "none"], *links]
     return found + _link_limits([row for row in rows if row[0] == "@limit"], config, modes)
 

@@ -121,6 +121,7 @@ def test_the_nics_own_keys_come_first(wire: Wire) -> None:
     [
         (("-c", "limits.egress=1kbit"), 2, "less than 8kbit"),
         (("-c", "limits.egress=10Mb"), 2, "unknown unit `Mb`"),
+        (("-d", "two,type=nic,network=ctrbr0"), 5, "one link to a bridge for now\n\nhint: take one"),
         (("-d", "eth0,type=nic,network=ctrbr0,limits.max=1Mbit,limits.egress=1Mbit"), 2, "limits.max"),
         (("-p", "default", "-p", "host-network", "-c", "limits.egress=1Mbit"), 5, "no link of its own"),
     ],
