@@ -211,8 +211,8 @@ static int join_late(struct monitor *m, const char *name, int mount, struct fail
 	snprintf(create.name, sizeof(create.name), "%s", leaf(m));
 	snprintf(remove.name, sizeof(remove.name), "%s", leaf(m));
 	errno = ENOENT;
-	if (mount < 0 || m->hierarchies == HIERARCHIES)
-		return fail(f, "join a cgroup", "no cgroup hierarchy `%s` is mounted", name);
+	if (mount < 0 || !*name || m->hierarchies == HIERARCHIES)
+		return fail(f, "set a limit", "no cgroup hierarchy `%s` is mounted", name);
 	if (!strcmp(name, "memory"))
 		return fail(f, "join a cgroup", "memory that is in use already would not be counted");
 	h.parent = open_parent(m, mount, false, f);
