@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 import time
 import traceback
 from pathlib import Path
 
+import ctrmgr
 from ctrmgr.cli.main import main
 from tests.conftest import Result
+
+for module in pkgutil.walk_packages(ctrmgr.__path__, "ctrmgr."):
+    if not module.name.endswith("__main__"):
+        with contextlib.suppress(ImportError):  # of packages that are not in the guest
+            importlib.import_module(module.name)  # once, and not in each fork that wants it
+gc.freeze()
 
 
 def ctr(*words: str, code: int | None = 0) -> Result:
