@@ -51,6 +51,8 @@ for file in subuid subgid; do
     echo "$2" >"$1/.$file"
     mount --bind "$1/.$file" "/etc/$file"
 done
+mkdir -p "$1/run"
+mount -t tmpfs -o mode=711 tmpfs "$1/run" # as /run is, also that of the other namespace
 echo ready
 exec sleep 60
 """

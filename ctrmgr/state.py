@@ -86,8 +86,9 @@ def _read(path: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            data = b""
-            while block := os.read(fd, 1 << 16):
+            data = block = os.read(fd, 1 << 16)
+            while len(block) == 1 << 16:
+                block = os.read(fd, 1 << 16)
                 data += block
             return data
         finally:

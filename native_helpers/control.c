@@ -309,9 +309,12 @@ void control_serve(struct monitor *m, struct client *c)
 	r.device.name[CTL_NAME_MAX - 1] = r.device.path[CTL_PATH_MAX - 1] = r.value[CTL_PATH_MAX - 1] = '\0';
 	priv_trace = c->traces ? c->fd : -1;
 	now = carry_out(m, c, &r, text, size, fd, &a);
+	if (c->traces)
+		parts_tell(m);
 	priv_trace = -1;
 	if (now)
 		send_answer(c, &a);
+	parts_tell(m);
 	for (size_t i = 3; i < a.fd_count; i++)
 		close(a.fds[i]);
 	madvise(&a, sizeof(a) / PAGE * PAGE, MADV_DONTNEED); /* begun anew each time */

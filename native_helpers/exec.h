@@ -77,6 +77,8 @@ _Noreturn void enter(const struct options *o, const struct instance *i, bool tty
 /* identity.c: looks up `user` and `group` (names or numbers; NULL: root) in /etc/passwd and /etc/group
  * of the current root. NULL, or what could not be found ("user", "group"). */
 const char *identify(const char *user, const char *group, struct user *out);
+/* Numbers only, which need no file where they are given. */
+const char *identify_owner(const char *user, const char *group, uid_t *uid, gid_t *gid);
 
 /* pty.c */
 /* In the instance, as its root: a pty of its devpts. Returns the master (and *slave) or -errno. */

@@ -200,6 +200,7 @@ static void plug(struct monitor *m, const struct part *rule, const struct node *
 
 	if (rule_waits(m, rule, n) && !rule_prepare(m, rule, n) && part_commit(m, PLUGGING, &ignored))
 		rule_undo(m, rule, n);
+	parts_tell(m);
 }
 
 bool part_is_rule(const struct part *p)

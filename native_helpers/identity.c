@@ -101,8 +101,8 @@ static bool find_user(const char *wanted, struct user *out)
 
 static bool find_group(const char *wanted, gid_t *gid)
 {
-	char *text = slurp("/etc/group"), *cursor = text, *field[4];
 	bool found = id_number(wanted, gid);
+	char *text = found ? NULL : slurp("/etc/group"), *cursor = text, *field[4];
 
 	while (text && !found && next_line(&cursor, field, 4))
 		found = !strcmp(field[0], wanted) && id_number(field[2], gid);
@@ -139,4 +139,16 @@ const char *identify(const char *user, const char *group, struct user *out)
 	if (!out->shell[0])
 		copy(out->shell, sizeof(out->shell), "/bin/sh");
 	return NULL;
+}
+
+const char *identify_owner(const char *user, const char *group, uid_t *uid, gid_t *gid)
+{
+	struct user found;
+
+	if (!id_number(user, uid)) {
+		if (!find_user(user, &found))
+			return "user";
+		*uid = found.uid;
+	}
+	return find_group(group, gid) ? NULL : "group";
 }

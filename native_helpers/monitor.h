@@ -43,6 +43,7 @@ struct part {
 	int fd;         /* a node's inode that nobody else shares, or the mount */
 	int made;       /* the first directory of /dev that had to be made for it */
 	bool placed;    /* it has its own name */
+	bool untold;    /* nobody inside has been told of it yet */
 	char aside[32]; /* a node's until then */
 	char *text;     /* a variable's, a hook's */
 	size_t size;
@@ -128,6 +129,7 @@ _Noreturn void child_main(struct child *c);
 int part_prepare(struct monitor *m, const struct ctl_device *wanted, int client, int source, const char *text,
 		 size_t size, struct failure *f);                  /* source: the host's node, or a detached mount */
 int part_commit(struct monitor *m, int client, struct failure *f); /* all of them, or none */
+void parts_tell(struct monitor *m); /* the uevents of what was committed: nobody need wait for them */
 void part_abandon(struct monitor *m, int client);
 struct part *part_next(struct monitor *m, const char *name, const struct part *after); /* of those committed */
 struct part *part_sharer(struct monitor *m, const struct part *p); /* another device's wish for it, or NULL */

@@ -93,20 +93,18 @@ static bool request_ok(const struct ctl_device *d, const char *text, size_t size
 /* Host ids of the owner, by number or by the name that the instance itself has for it. */
 static int owner(struct monitor *m, struct ctl_device *d, struct priv_node *node, struct failure *f)
 {
-	struct user user;
-	const char *unknown = identify(d->user[0] ? d->user : "0", d->group[0] ? d->group : "0", &user);
+	const char *unknown =
+		identify_owner(d->user[0] ? d->user : "0", d->group[0] ? d->group : "0", &d->uid, &d->gid);
 
 	errno = ENOENT;
 	if (unknown)
 		return fail(f, "find the owner", "the instance has no %s `%s`", unknown,
 			    strcmp(unknown, "group") ? d->user : d->group);
-	d->uid = user.uid;
-	d->gid = user.gid;
-	node->uid = plan_map(m->plan.uid, m->plan.uids, user.uid);
-	node->gid = plan_map(m->plan.gid, m->plan.gids, user.gid);
+	node->uid = plan_map(m->plan.uid, m->plan.uids, d->uid);
+	node->gid = plan_map(m->plan.gid, m->plan.gids, d->gid);
 	errno = EOVERFLOW;
 	if (node->uid == UINT32_MAX || node->gid == UINT32_MAX)
-		return fail(f, "find the owner", "%u:%u is not mapped in the instance", user.uid, user.gid);
+		return fail(f, "find the owner", "%u:%u is not mapped in the instance", d->uid, d->gid);
 	return 0;
 }
 
@@ -301,10 +299,18 @@ int part_commit(struct monitor *m, int client, struct failure *f)
 	for (struct part *p = m->part; p < m->part + m->used; p++)
 		if (p->state == PART_HELD && p->client == client) {
 			p->client = 0;
-			if (part_is_node(p))
-				uevent_node(m, &p->device, true, NULL, 0);
+			p->untold = part_is_node(p) && m->started_ns;
 		}
 	return 0;
+}
+
+void parts_tell(struct monitor *m)
+{
+	for (struct part *p = m->part; p < m->part + m->used; p++)
+		if (p->untold) {
+			p->untold = false;
+			uevent_node(m, &p->device, true, NULL, 0);
+		}
 }
 
 int part_filter(struct monitor *m, const struct part *p, struct failure *f)

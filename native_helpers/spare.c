@@ -277,6 +277,7 @@ static bool take(struct monitor *m, const struct unit *u, const char *hardware, 
 		prepared++;
 	if (held == holds && prepared == u->count) {
 		if (!part_commit(m, PLUGGING, &ignored)) {
+			parts_tell(m);
 			settle(m, u, hold, holds);
 			return true;
 		}

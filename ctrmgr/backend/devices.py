@@ -151,7 +151,8 @@ def give(
     plan = own.plan()
     if volatile and not running:
         raise ConflictError(f"`{name}` is not running", hint="without --volatile the device comes with its next start")
-    _check_new(name, device, own, plan)
+    there = _others(name, device, own, plan)
+    words = {row[0] for row in plan}
     opened: list[tuple[list[str], int]] = []
     asks = any(row[0] == "request" for row in rows)
     given = _given(name, rows, running, volatile) if asks else None
@@ -159,15 +160,15 @@ def give(
     followed: placement.Added | None = None
     try:
         rows = [*rows, *(given.rows if given else ())]
-        if any(row[0] in ("gpu-default", "@gpu") for row in (*rows, *plan)):
+        if not words.union(row[0] for row in rows).isdisjoint(("gpu-default", "@gpu")):
             from ctrmgr.backend import gpu_limits
 
             rows = gpu_limits.resolved(rows, plan)
-        rows = _beside(name, device, rows, plan, running)
+        rows = _beside(name, rows, there, running)
         if given or not asks:
             _open_all(device, rows, opened, running)
         if not volatile:
-            if any(row[0] == "follows-devices" for row in plan):
+            if "follows-devices" in words:
                 from ctrmgr.backend import placement
 
                 added = followed = placement.Added(own, device, canonical, plan, rows)
@@ -176,13 +177,7 @@ def give(
             crash("attach-recorded")
         if running:
             _hold(name, device, rows)
-            if any(row[0] == "host-hook" for row in rows):
-                from ctrmgr.backend import host_hooks
-
-                with host_hooks.Attached(name, device, rows, lambda: _take_away(name, device, rows)) as around:
-                    _put(name, device, rows, opened, around.made)
-            else:
-                _put(name, device, rows, opened)
+            _bring(name, device, rows, opened)
             if followed:
                 followed.move(lambda: _take_away(name, device, rows))
     except BaseException:
@@ -200,6 +195,17 @@ def give(
     if added:
         added.finish()
     return running
+
+
+def _bring(name: str, device: str, rows: list[list[str]], opened: list[tuple[list[str], int]]) -> None:
+    """`_put`, between what the host's hooks do."""
+    if any(row[0] == "host-hook" for row in rows):
+        from ctrmgr.backend import host_hooks
+
+        with host_hooks.Attached(name, device, rows, lambda: _take_away(name, device, rows)) as around:
+            _put(name, device, rows, opened, around.made)
+    else:
+        _put(name, device, rows, opened)
 
 
 def _put(
@@ -270,20 +276,22 @@ def _take_back(given: Held) -> None:
     allocations.drop(given)
 
 
-def _check_new(name: str, device: str, own: record.Record, plan: list[list[str]]) -> None:
-    if device in own.devices or any(other[0] in parts.WORDS and other[1] == device for other in plan):
+def _others(name: str, device: str, own: record.Record, plan: list[list[str]]) -> list[list[str]]:
+    """The plan's rows of devices. Raises ConflictError when `device` is among them."""
+    rows = [row for row in plan if row[0] in parts.WORDS]
+    if device in own.devices or any(row[1] == device for row in rows):
         raise ConflictError(f"`{name}` has a device `{device}` already", hint="detach it first, or choose another name")
+    return rows
 
 
-def _beside(name: str, device: str, rows: list[list[str]], plan: list[list[str]], running: bool) -> list[list[str]]:
-    """The device's rows, without the parts that another one brings already. Raises ConflictError."""
-    there = [row for row in plan if row[0] in parts.WORDS]
+def _beside(name: str, rows: list[list[str]], there: list[list[str]], running: bool) -> list[list[str]]:
+    """The device's rows, without the parts that others, which are `there`, bring already. Raises ConflictError."""
     if running and len([row for row in rows if row[0] in parts.PARTS]) > 1:
         # Those that are there for this run only are in no plan; they are compared by what they are inside.
         for part in control.ask(record.run_home(name), control.DEVICES).devices():
             same = [row for row in rows if row[0] == "device" and row[4] == part.path and _is(row, part)]
             if same and not any(row[0] == "device" and row[4] == part.path for row in there):
-                there.append(["device", part.name, *same[0][2:]])
+                there = [*there, ["device", part.name, *same[0][2:]]]
     try:
         return parts.shared([*there, *rows])[len(there) :]
     except SpecError as error:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 PARTS = ("device", "bind", "filesystem", "device-env", "device-group", "hook", "hotplug", "netdev", "rdma", "resctrl")
 """What a device is made of inside."""
-WORDS = (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request", "host-hook", "vf-guid")
+WORDS = frozenset(
+    (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request", "host-hook", "vf-guid")
+)
 """All rows whose second field is the name of a device."""
 GROUPS = frozenset(("render", "video", "rdma", "disk", "plugdev", "kvm", "input"))
 """Groups of the host that `ownership.inherit` looks up in the image: they mean the same everywhere."""
