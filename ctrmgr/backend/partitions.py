@@ -20,7 +20,7 @@ from ctrmgr.devices import rows as parts
 from ctrmgr.devices.driver import Resolved
 from ctrmgr.devices.partition import Asked
 from ctrmgr.devices.plugin import Allocation, Found, Partition
-from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError, SpecError
+from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, NotFoundError, SpecError
 from ctrmgr.plugins import call, registry
 
 TYPE_CHECKING = False
@@ -349,7 +349,14 @@ def delete(name: str) -> None:
         lease = next((each for each in leases.held() if each.id in own and each.file not in gone), None)
         if lease is not None:  # by keys that say which slice or function, not by its name
             raise ConflictError(f"partition `{name}` is in use", hint=f"{lease.instance}/{lease.device} has it")
-        allocations.release(held)
+        rows, held.rows = held.rows, []
+        held.write()  # from now on `mend` ends it, whatever kills us
+        try:
+            allocations.release(held)
+        except (ConflictError, HelperError):
+            held.rows = rows
+            held.write()
+            raise
 
 
 def mend() -> None:
