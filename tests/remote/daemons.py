@@ -238,9 +238,12 @@ class Remote(Ctr):
         self.argv = [*daemon.inside(), *self.argv]
 
     def clean_up(self) -> None:
-        listed = self("list", "host:", "--format", "csv", code=None).stdout.splitlines()[1:]
-        if listed:
-            self("delete", "--force", *(line.split(",")[0] for line in listed), code=None)
+        """The server may still be at something that a test began and did not wait for."""
+        deadline = time.monotonic() + 30
+        while listed := self("list", "host:", "--format", "csv", code=None).stdout.splitlines()[1:]:
+            done = self("delete", "--force", *(line.split(",")[0] for line in listed), code=None)
+            assert time.monotonic() < deadline, done
+            time.sleep(0.2 if done.code else 0)
 
 
 class Known(Ctr):

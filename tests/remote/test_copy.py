@@ -168,6 +168,7 @@ def test_one_server_by_two_names(all_of_them: Ctr, known: Servers) -> None:
     known["lxd"].tool("project", "delete", "other")
 
 
+@pytest.mark.usefixtures("here")
 def test_refused_before_anything_is_made(all_of_them: Ctr) -> None:
     ctr = all_of_them
     ctr("start", "lxd:c1")

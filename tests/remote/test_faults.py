@@ -166,6 +166,7 @@ def interrupted(host: Remote, middle: Middle, *words: str) -> None:
     assert running.returncode == 130, said
 
 
+@pytest.mark.usefixtures("here")
 def test_publish_and_copy(unix: Remote, middle: Middle, tmp_path: Path) -> None:
     """Whatever is cut off or interrupted, no image and no instance is left that nobody asked for, here or there."""
     tar = str(tiny_image(tmp_path / "new.tar"))
@@ -190,6 +191,7 @@ def test_publish_and_copy(unix: Remote, middle: Middle, tmp_path: Path) -> None:
     assert unix("image", "list", "--format", "json").stdout == "[]\n" and unix("list", "-f", "json").stdout == "[]\n"
 
 
+@pytest.mark.usefixtures("here")
 def test_killed(unix: Remote, middle: Middle, tmp_path: Path) -> None:
     """By SIGKILL, at each step: what was only on the way is taken away by the next command, which works."""
     tar = str(tiny_image(tmp_path / "new.tar"))

@@ -40,6 +40,7 @@ def images(ctr: Ctr, *words: str) -> list[dict[str, str]]:
     return found
 
 
+@pytest.mark.usefixtures("here")
 def test_there_and_back(both: Ctr, tmp_path: Path) -> None:
     """LXD → here → Incus → a file → LXD: the same fingerprint wherever it is."""
     (tiny,) = images(both, "lxd:tiny")
@@ -71,6 +72,7 @@ def test_aliases(both: Ctr) -> None:
     assert "no image alias" in both("image", "alias", "delete", "lxd:other", code=3).stderr
 
 
+@pytest.mark.usefixtures("here")
 def test_publish(both: Ctr) -> None:
     """From LXD to Incus, on LXD itself, to this machine, and from here to LXD."""
     both("launch", "tiny", "lxd:c1")
@@ -161,6 +163,7 @@ def streams(tmp_path: Path) -> Iterator[Streams]:
     found.server.server_close()
 
 
+@pytest.mark.usefixtures("here")
 def test_image_server(both: Ctr, streams: Streams, tmp_path: Path) -> None:
     both("remote", "add", "images", streams.url, "--images")
     unknown = both("image", "list", "images:", code=6)
