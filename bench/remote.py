@@ -116,7 +116,8 @@ def measure(one: Client, other: Client, rounds: int) -> Results:
 
 
 def verdicts(sections: list[Section]) -> Iterator[Verdict]:
-    for section in sections:
+    """Of what goes over a network. By a socket most of the time is the start of an interpreter, and the look into the instance."""
+    for section in (each for each in sections if each.title.endswith("https")):
         for row, cells in section.results.samples.items():
             for client in cells:
                 mine, yours = section.results.median(row, "ctrmgr"), section.results.median(row, client)
