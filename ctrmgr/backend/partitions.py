@@ -333,8 +333,11 @@ def delete(name: str) -> None:
     from ctrmgr.backend import allocations
 
     with locked():
+        half = name in of(NAMED)
         mend()
         held = of(NAMED).get(name)
+        if held is None and half:
+            return  # what was killed at it is finished now
         if held is None:
             named = sorted(of(NAMED))
             raise NotFoundError(
