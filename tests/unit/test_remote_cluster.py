@@ -6,11 +6,17 @@ The resources have the form of `shared/api/resource.go` of LXD and Incus; the ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
 import pytest
 
 from ctrmgr.errors import SpecError
 from ctrmgr.remote import cluster, wanted
 from ctrmgr.remote.placement import ANYBODY, Member, judge
+
+if TYPE_CHECKING:
+    from ctrmgr.remote.server import Server
 
 GIB = 1 << 30
 
@@ -231,3 +237,27 @@ def test_states() -> None:
     assert row(config={"scheduler.instance": "manual"}).fields()["scheduler"] == "manual"
     offline = cluster.member(cluster.Answers(row(status="Evacuated")))
     assert judge(offline, wanted.request({}, {})).why == "is evacuated"
+
+
+class Told:
+    """A server of a cluster: what it says of the members."""
+
+    name = "host"
+    info: Mapping[str, Any] = {"environment": {"server_clustered": True}}
+
+    def __init__(self, *status: str) -> None:
+        self.status = status
+
+    def get(self, path: str, query: object) -> list[dict[str, str]]:
+        return [{"server_name": f"m{number}", "status": each} for number, each in enumerate(self.status)]
+
+
+def test_offline() -> None:
+    """Not all of them can be: one says so. Between two leaders each is asked."""
+
+    def closed(*status: str) -> list[str]:
+        return [row.closed for row in cluster.members(cast("Server", Told(*status)))]
+
+    assert closed("Online", "Offline") == ["", "is offline"]
+    assert closed("Offline", "Offline") == ["", ""]
+    assert closed("Offline", "Evacuated") == ["is offline", "is evacuated"]
