@@ -248,7 +248,7 @@ class Told:
     def __init__(self, *status: str) -> None:
         self.status = status
 
-    def get(self, path: str, query: object) -> list[dict[str, str]]:
+    def get(self, _path: str, **_more: object) -> list[dict[str, str]]:
         return [{"server_name": f"m{number}", "status": each} for number, each in enumerate(self.status)]
 
 
