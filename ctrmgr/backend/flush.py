@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def flush(parts: Iterable[Device]) -> list[str]:
     """Have the kernel write out what it keeps for these block devices, which their last close does only once nobody has them open.
-    Returns what went wrong. A disk that is gone has nothing to be flushed to."""
+    Returns what went wrong. A disk that is gone has nothing to be flushed to, and neither has a drive without a medium."""
     found = []
     for part in parts:
         if part.kind != "block" or "w" not in part.access:
@@ -35,8 +35,11 @@ def flush(parts: Iterable[Device]) -> list[str]:
 
 
 def _node(major: int, minor: int) -> str:
-    """The host's node of a block device, as the kernel names it; "" when it is gone."""
+    """The host's node of a block device, as the kernel names it; "" when it is gone or of no size."""
     try:
+        with open(f"/sys/dev/block/{major}:{minor}/size", encoding="utf-8") as file:
+            if file.read() == "0\n":
+                return ""
         with open(f"/sys/dev/block/{major}:{minor}/uevent", encoding="utf-8") as file:
             return next(
                 (f"/dev/{line[8:].rstrip()}" for line in file if line.startswith("DEVNAME=") and ".." not in line), ""

@@ -152,6 +152,13 @@ def test_what_was_written_is_on_the_disk(c1: Ctr, loop: str, tmp_path: Path, ver
     assert (tmp_path / "disk").read_bytes()[:5] == b"kept\n"
 
 
+@pytest.mark.usefixtures("alone")
+def test_a_drive_without_a_medium(c1: Ctr) -> None:
+    empty = subprocess.run(["losetup", "-f"], check=True, capture_output=True, text=True).stdout.strip()
+    c1("attach-device", "c1", empty)
+    assert c1("detach-device", "c1", Path(empty).name).stderr == ""
+
+
 def test_read_only_block_device(c1: Ctr, loop: str) -> None:
     c1("attach-device", "c1", "disk", "type=unix-block", f"source={loop}", "path=/dev/sda", "readonly=true")
     assert sh(c1, "head -n 1 /dev/sda") == "known content\n"
