@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import yaml
@@ -18,8 +19,12 @@ SIZE_MAX = 1 << 20
 DEPTH_MAX = 20
 SHOWN_MAX = 1000
 """Characters of an error."""
+MISTAKES_MAX = 20
+"""How many are shown of one file."""
 
 Path = tuple[str, ...]
+Mistake = tuple[Path, str, str | None]
+"""Where, why, and the hint."""
 
 LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 """The one in C is ten times as fast; both guess no types: what people write is what they get."""
@@ -39,12 +44,42 @@ class Document:
 
     def error(self, path: Path, reason: str, hint: str | None = None) -> SpecError:
         """The error for what stands at `path` (or, when that is missing, at the nearest part of it that is there)."""
-        known = path
-        while known and known not in self.lines:
-            known = known[:-1]
-        place = f"`{self.name}`, line {self.lines.get(known, 1)}" if self.lines else f"`{self.name}`"
+        place = self.place(path)
         where = ": ".join(path)
         return SpecError(_printable(f"{place}: {f'`{where}` ' if where else ''}{reason}"), hint=hint)
+
+    def place(self, path: Path) -> str:
+        return f"`{self.name}`, line {self.line(path)}" if self.lines else f"`{self.name}`"
+
+    def line(self, path: Path) -> int:
+        """Where the path stands, or the nearest part of it that is there."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def errors(self, mistakes: Iterable[Mistake]) -> SpecError:
+        """One error for all of them: a line for each, in the order of the file, and so for their hints."""
+        ordered = sorted(mistakes, key=lambda mistake: self.line(mistake[0]))
+        if len(ordered) == 1:
+            return self.error(*ordered[0])
+        shown = [self.error(path, reason).message for path, reason, _ in ordered[:MISTAKES_MAX]]
+        hints = [f"{self.place(path)}: {hint}" for path, _, hint in ordered[:MISTAKES_MAX] if hint]
+        if len(ordered) > MISTAKES_MAX:
+            shown.append(f"`{self.name}`: and {len(ordered) - MISTAKES_MAX} more mistakes")
+        return SpecError("\n".join(shown), hint="\n".join(hints) or None)
+
+
+def together(errors: Sequence[SpecError]) -> SpecError:
+    """One error for those of several files."""
+    if len(errors) == 1:
+        return errors[0]
+    hints = [
+        # of several mistakes each hint says where it belongs
+        error.hint if "\n" in error.message else f"{error.message.partition(': ')[0]}: {error.hint}"
+        for error in errors
+        if error.hint
+    ]
+    return SpecError("\n".join(error.message for error in errors), hint="\n".join(hints) or None)
 
 
 def _printable(text: str) -> str:

@@ -72,6 +72,6 @@ def _run(path: str) -> None:
 def _again(error: SpecError) -> bool:
     if not sys.stdin.isatty():
         return False
-    print(f"error: {error.message}", file=sys.stderr)
+    print("error:", error.message.replace("\n", "\nerror: "), file=sys.stderr)
     print("Enter opens the editor again; q gives up: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == ""

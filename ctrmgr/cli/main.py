@@ -141,15 +141,15 @@ def asks_json(words: list[str]) -> bool:
 
 
 def report(error: CtrmgrError, words: list[str]) -> None:
-    """One line, and the cure."""
+    """A line for each mistake, and the cure."""
     if asks_json(words):
         import json
 
         print(json.dumps({"error": error.message, "kind": type(error).__name__, "hint": error.hint}), file=sys.stderr)
         return
-    print(f"error: {error.message}", file=sys.stderr)
+    print("error:", error.message.replace("\n", "\nerror: "), file=sys.stderr)
     if error.hint:
-        print(f"\nhint: {error.hint}", file=sys.stderr)
+        print("\nhint:", error.hint.replace("\n", "\nhint: "), file=sys.stderr)
 
 
 def refusal(error: OSError) -> CtrmgrError | None:

@@ -14,6 +14,7 @@ from ctrmgr.plan import folders
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ctrmgr.cli.command import Args
+    from ctrmgr.spec.profile import ProfileSpec
 
 EMPTY = "# SPDX-License-Identifier: CC0-1.0\nname: {}\ndescription: ''\nconfig: {{}}\ndevices: {{}}\n"
 
@@ -42,11 +43,11 @@ def _read(path: str) -> str:
         raise state.unreadable(path, error) from error
 
 
-def _validate(name: str, text: str) -> None:
+def _validate(name: str, text: str) -> ProfileSpec:
     from ctrmgr import source
     from ctrmgr.spec import profile
 
-    profile.validate(source.parse(name, text))
+    return profile.validate(source.parse(name, text))
 
 
 def _write(args: Args, path: str, text: str) -> None:
@@ -80,7 +81,8 @@ def profile_list(args: Args) -> None:
         try:
             description = profile.load(path).description
         except CtrmgrError as error:
-            description = f"(wrong: {error.message})"
+            first, *more = error.message.split("\n")
+            description = f"(wrong: {first}{f', and {len(more)} more' if more else ''})"
         rows.append({"name": name, "description": description, "file": path})
     table.print_rows(("name", "description", "file"), rows, args.one("format", "table"))
 
@@ -179,13 +181,24 @@ def profile_delete(args: Args) -> None:
 
 
 def profile_validate(args: Args) -> None:
-    """Names of profiles, or files (whatever has a slash or ends in .yaml)."""
+    """Names of profiles, or files (whatever has a slash or ends in .yaml). All are looked at before what is wrong is said."""
+    from ctrmgr import source
     from ctrmgr.plan.compile import find
+    from ctrmgr.spec import device, keys
 
+    wrong = []
     for name in args.positional or [name for name, _ in folders.names()]:
         path = name if "/" in name or name.endswith((".yaml", ".yml")) else find(name)
-        _validate(path, _read(path))
+        try:
+            spec = _validate(path, _read(path))
+        except SpecError as error:
+            wrong.append(error)
+            continue
         _talk(args, f"`{name}` is valid")
+        for key, reason in [*keys.refused(spec.config), *device.refused(spec.devices)]:
+            _talk(args, f"`{name}`: `{key}` is refused at launch: {reason}")
+    if wrong:
+        raise source.together(wrong)
 
 
 def profile_push(args: Args) -> None:

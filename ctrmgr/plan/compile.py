@@ -81,7 +81,7 @@ def compile_template(
     Raises NotFoundError for a missing profile, SpecError, UnsupportedError naming a key that is known but not done (unless
     `ignore_unsupported`) or cannot be enforced on this host, HostError, HelperError.
     """
-    specs = [profile.load(find(name)) for name in profiles]
+    specs = profile.load_all(find(name) for name in profiles)
     own = {name: keys.check(name, value) for name, value in config.items()}
     ours = {profile.check_device_name(name): device.check(name, given) for name, given in devices.items()}
     merged, _ = profile.merge(specs, own, ours)
@@ -177,8 +177,9 @@ def build(
     has: what has moved into it is not on the host."""
     problems = [*keys.refused(config), *device.refused(devices)]
     if problems and not ignore_unsupported:
-        key, reason = problems[0]
-        raise UnsupportedError(f"`{key}` cannot be done: {reason}", hint="`--ignore-unsupported` goes on without it")
+        lines = "\n".join(f"`{key}` cannot be done: {reason}" for key, reason in problems)
+        what = "it" if len(problems) == 1 else "them"
+        raise UnsupportedError(lines, hint=f"`--ignore-unsupported` goes on without {what}")
     rows = [["@ignored", key, reason] for key, reason in problems]
     rows += [["@config", key, value] for key, value in sorted(config.items())]
     rows += _ids(config)

@@ -37,7 +37,7 @@ def model(kind: str) -> type[DeviceSpec]:
 
 
 def check(name: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """The device in canonical form, `type` included. Raises DeviceError, whose `key` is what is wrong."""
+    """The device in canonical form, `type` included. Raises DeviceError, whose `key` is what is wrong; `others` are more of them."""
     kind = str(values.get("type", ""))
     if not kind:
         raise DeviceError(name, "", "has no `type`", hint=f"one of {', '.join(sorted(driver.DRIVERS))}")
@@ -58,7 +58,12 @@ def check(name: str, values: Mapping[str, Any]) -> dict[str, str]:
     try:
         found = model(kind).model_validate(given)
     except ValidationError as error:
-        raise _converted(name, kind, given, error) from None
+        first, *others = [
+            _converted(name, kind, given, str(each["loc"][0]) if each["loc"] else "", each["type"], each["msg"])
+            for each in error.errors(include_url=False)
+        ]
+        first.others = tuple(others)
+        raise first from None
     return {key: value for key, value in found.model_dump(by_alias=True).items() if value is not None}
 
 
@@ -68,19 +73,19 @@ class DeviceError(SpecError):
     def __init__(self, name: str, key: str, reason: str, *, hint: str | None = None) -> None:
         super().__init__(f"device `{name}`: {f'`{key}` ' if key else ''}{reason}", hint=hint)
         self.key, self.reason = key, reason
+        self.others: tuple[DeviceError, ...] = ()
+        """What else is wrong with it."""
 
 
-def _converted(name: str, kind: str, values: Mapping[str, Any], error: ValidationError) -> DeviceError:
-    first = error.errors(include_url=False)[0]
-    key = str(first["loc"][0]) if first["loc"] else ""
+def _converted(name: str, kind: str, values: Mapping[str, Any], key: str, what: str, message: str) -> DeviceError:
     fields = driver.load(kind).FIELDS
-    if first["type"] == "extra_forbidden":
+    if what == "extra_forbidden":
         near = get_close_matches(key, fields, 1)
         hint = f"did you mean `{near[0]}`?" if near else f"a {kind} has {', '.join(sorted(fields)[:12])}"
         return DeviceError(name, key, f"is not a key of a {kind} device", hint=hint)
-    if first["type"] == "missing":
+    if what == "missing":
         return DeviceError(name, key, "is missing", hint=fields[key].description)
-    reason = first["msg"].removeprefix("Value error, ")
+    reason = message.removeprefix("Value error, ")
     about = fields[key].description if key in fields else None
     return DeviceError(
         name, key, f"(`{values.get(key)}`) {reason}", hint=partition.UNITS if key == partition.KEY else about

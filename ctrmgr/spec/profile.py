@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -43,8 +44,21 @@ def load(path: str) -> ProfileSpec:
     return validate(source.load(path))
 
 
+def load_all(paths: Iterable[str]) -> list[ProfileSpec]:
+    """The same of several. Raises SpecError with what is wrong in any of them."""
+    found, errors = [], []
+    for path in paths:
+        try:
+            found.append(load(path))
+        except SpecError as error:
+            errors.append(error)
+    if errors:
+        raise source.together(errors)
+    return found
+
+
 def validate(document: source.Document) -> ProfileSpec:
-    """The profile of a parsed document. Raises SpecError with file, line, key path and reason."""
+    """The profile of a parsed document. Raises SpecError with file, line, key path and reason of every mistake."""
     data = {} if document.data is None else document.data
     if not isinstance(data, dict):
         raise document.error((), "is not a profile: it has no keys", "see `ctrmgr profile show default`")
@@ -54,47 +68,82 @@ def validate(document: source.Document) -> ProfileSpec:
             data[part] = {}
     if data.get("used_by") == "":
         data["used_by"] = []
+    wrong = Mistakes()
     if isinstance(data.get("devices"), dict):
-        data["devices"] = {name: _flat(document, name, values) for name, values in data["devices"].items()}
-    try:
-        spec = ProfileSpec.model_validate(data)
-    except ValidationError as error:
-        raise _converted(document, error) from None
-    config = {name: _key(document, name, value) for name, value in spec.config.items()}
-    devices = {name: _device(document, name, values) for name, values in spec.devices.items()}
+        data["devices"] = {name: _flat(wrong, name, values) for name, values in data["devices"].items()}
+    spec = _shaped(wrong, data)
+    config = {name: _key(wrong, name, value) for name, value in spec.config.items()}
+    devices = {name: _device(wrong, name, values) for name, values in spec.devices.items()}
+    if wrong:
+        raise document.errors((path, *why) for path, why in wrong.items())
     return spec.model_copy(update={"config": config, "devices": devices})
 
 
-def _flat(document: source.Document, name: str, values: object) -> object:
+class Mistakes(dict[source.Path, tuple[str, str | None]]):
+    """Reason and hint of what is wrong, by its path: the first that is found there counts."""
+
+    def add(self, path: source.Path, reason: str, hint: str | None = None) -> None:
+        self.setdefault(path, (reason, hint))
+
+
+def _flat(wrong: Mistakes, name: str, values: object) -> object:
     """A device whose partition is a map has it as a word, as all other keys are."""
     if not isinstance(values, dict) or not isinstance(values.get(partition.KEY), dict):
         return values
     try:
         return {**values, partition.KEY: partition.joined(values[partition.KEY])}
     except ValueError as error:
-        raise document.error(("devices", name, partition.KEY), str(error), partition.UNITS) from None
+        wrong.add(("devices", name, partition.KEY), str(error), partition.UNITS)
+        return {key: value for key, value in values.items() if key != partition.KEY}
 
 
-def _key(document: source.Document, name: str, value: str) -> str:
+def _shaped(wrong: Mistakes, data: dict[str, Any]) -> ProfileSpec:
+    """The profile without what cannot be part of one."""
+    try:
+        return ProfileSpec.model_validate(data)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+    for each in found:
+        path = tuple(str(part) for part in each["loc"])
+        wrong.add(path, *_converted(path, each["type"], each["msg"]))
+        _without(data, path)
+    return ProfileSpec.model_validate(data)
+
+
+def _without(data: dict[str, Any], path: source.Path) -> None:
+    for part in path[:-1]:
+        if not isinstance(data.get(part), dict):
+            break
+        data = data[part]
+    else:
+        part = path[-1]
+    data.pop(part, None)
+
+
+def _key(wrong: Mistakes, name: str, value: str) -> str:
     try:
         key = keys.lookup(name)
     except SpecError as error:
-        raise document.error(("config", name), "is not a key", error.hint) from None
+        wrong.add(("config", name), "is not a key", error.hint)
+        return value
     try:
         return key.parse(value) if value != "" else ""
     except ValueError as error:
-        raise document.error(("config", name), f"(`{value}`) {error}", f"{key.type}: {key.description}") from None
+        wrong.add(("config", name), f"(`{value}`) {error}", f"{key.type}: {key.description}")
+        return value
 
 
-def _device(document: source.Document, name: str, values: Mapping[str, str]) -> dict[str, str]:
+def _device(wrong: Mistakes, name: str, values: dict[str, str]) -> dict[str, str]:
+    path: source.Path = ("devices", name)
     try:
         check_device_name(name)
         return device.check(name, values)
     except device.DeviceError as error:
-        path = ("devices", name, error.key) if error.key else ("devices", name)
-        raise document.error(path, error.reason, error.hint) from None
+        for each in (error, *error.others):
+            wrong.add((*path, each.key) if each.key else path, each.reason, each.hint)
     except SpecError as error:
-        raise document.error(("devices", name), error.message, error.hint) from None
+        wrong.add(path, "cannot be the name of a device", error.hint)
+    return values
 
 
 def check_device_name(name: str) -> str:
@@ -104,17 +153,13 @@ def check_device_name(name: str) -> str:
     return name
 
 
-def _converted(document: source.Document, error: ValidationError) -> SpecError:
-    first = error.errors(include_url=False)[0]
-    path = tuple(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
+def _converted(path: source.Path, what: str, message: str) -> tuple[str, str | None]:
+    if what == "extra_forbidden":
         near = get_close_matches(path[-1], ProfileSpec.model_fields, 1)
         known = "a profile has name, description, config and devices"
-        return document.error(path, "is not a key of a profile", f"did you mean `{near[0]}`?" if near else known)
-    reason = {"dict_type": "is not a map", "string_type": "is not text", "list_type": "is not a list"}.get(
-        first["type"]
-    )
-    return document.error(path, reason or first["msg"])
+        return "is not a key of a profile", f"did you mean `{near[0]}`?" if near else known
+    shapes = {"dict_type": "is not a map", "string_type": "is not text", "list_type": "is not a list"}
+    return shapes.get(what) or message, None
 
 
 def merge(

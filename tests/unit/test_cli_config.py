@@ -148,6 +148,35 @@ def test_made_of_a_pipe(ctr: Ctr) -> None:
     assert "config: {}" in ctr("profile", "show", "mine").stdout
 
 
+def test_all_that_is_wrong_with_a_profile(ctr: Ctr) -> None:
+    """A line and a hint for each mistake, of all files; what the launch would refuse is said before it does."""
+    wrong = ctr.folder / "wrong.yaml"
+    wrong.write_text("config:\n  limits.memry: 1GiB\ndevices:\n  a: {type: unix-chr}\n")
+    refused = ctr.folder / "refused.yaml"
+    refused.write_text("config:\n  security.privileged: true\n  migration.stateful: true\n")
+    expected = f"""\
+error: `{wrong}`, line 2: `config: limits.memry` is not a key
+error: `{wrong}`, line 4: `devices: a: type` `unix-chr` is not a type of device
+
+hint: `{wrong}`, line 2: did you mean `limits.memory`?
+hint: `{wrong}`, line 4: did you mean `unix-char`?
+"""
+    said = ctr("profile", "validate", str(wrong), str(refused), code=2).stderr
+    assert said.endswith(expected)
+    assert f"`{refused}` is valid\n`{refused}`: `security.privileged` is refused at launch: a priv" in said
+    assert ctr("profile", "create", "wrong", str(wrong), code=2).stderr == expected
+    assert ctr("profile", "edit", "fuse", stdin=wrong.read_text(), code=2).stderr == expected.replace(
+        str(wrong), "standard input"
+    )
+    for file in (wrong, refused):
+        (ctr.folder / "etc/profiles").mkdir(parents=True, exist_ok=True)
+        file.rename(ctr.folder / "etc/profiles" / file.name)
+    assert ctr("launch", "builtin:busybox", "x", "-p", "wrong", code=2).stderr.count("error: ") == 2
+    said = ctr("launch", "builtin:busybox", "x", "-p", "refused", code=5).stderr
+    assert said.count("cannot be done") == 2
+    assert said.endswith("goes on without them\n")
+
+
 def test_edited_by_a_pipe(ctr: Ctr) -> None:
     """As `lxc profile edit NAME < FILE`: no editor is asked, and what is wrong changes nothing."""
     ctr("profile", "create", "mine")

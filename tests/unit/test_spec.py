@@ -82,6 +82,59 @@ def test_errors_name_file_line_path_and_reason(text: str, line: int, reason: str
         assert caught.value.hint and hint in caught.value.hint
 
 
+ALL_WRONG = """\
+devices:
+  fuse:
+    type: unix-char
+    sorce: /dev/fuse
+    mode: 9
+  gpu: x
+  a b: {type: none}
+  c:
+    type: unix-char
+    source: {a: b}
+    pth: /dev/x
+config:
+  limits.memory: 1GiB
+  limits.memry: 1GiB
+  user.x: [1]
+  limits.cpu: zero
+descripton: x
+"""
+
+
+def test_all_mistakes_are_shown_in_the_order_of_the_file() -> None:
+    with pytest.raises(SpecError) as caught:
+        validate(ALL_WRONG)
+    lines = caught.value.message.split("\n")
+    assert [line.partition(": ")[0] for line in lines] == [
+        f"`p.yaml`, line {number}" for number in (4, 5, 6, 7, 10, 11, 14, 15, 16, 17)
+    ]
+    assert "`devices: fuse: mode` (`9`) is not a mode" in lines[1]
+    assert lines[4].endswith("`devices: c: source` is not text")
+    hints = (caught.value.hint or "").split("\n")
+    assert hints[0] == "`p.yaml`, line 4: did you mean `source`?"
+    assert hints[-1] == "`p.yaml`, line 17: did you mean `description`?"
+
+
+def test_so_many_mistakes_that_nobody_reads_them() -> None:
+    with pytest.raises(SpecError) as caught:
+        validate("config:\n" + "".join(f"  x{number}: y\n" for number in range(100)))
+    lines = caught.value.message.split("\n")
+    assert len(lines) == 21
+    assert lines[-1] == "`p.yaml`: and 80 more mistakes"
+
+
+def test_mistakes_of_several_profiles(tmp_path: Path) -> None:
+    one, other, good = (str(tmp_path / name) for name in ("one.yaml", "other.yaml", "good.yaml"))
+    for path, text in ((one, "config:\n  limits.cpuu: 1\n"), (other, ALL_WRONG), (good, "")):
+        Path(path).write_text(text)
+    with pytest.raises(SpecError) as caught:
+        profile.load_all([good, one, other])
+    assert [line.partition(",")[0] for line in caught.value.message.split("\n")] == [f"`{one}`", *[f"`{other}`"] * 10]
+    assert (caught.value.hint or "").startswith(f"`{one}`, line 2: did you mean `limits.cpu`?\n`{other}`, line 4: did")
+
+
 def test_aliases_that_multiply_are_refused_or_small() -> None:
     """A billion laughs: the time is bounded by refusing it."""
     bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
