@@ -87,6 +87,7 @@ void links_repair(struct monitor *m)
 	OWNED int own = own_namespace(m);
 	int count;
 
+	unlinkat(FD_RUN, "links.new", 0); /* a record that was not in place yet: nothing had moved by it */
 	if (read_at(FD_RUN, "links", text, sizeof(text)) <= 0)
 		return;
 	while ((count = flat_row(&cursor, field, ARRAY_SIZE(field))) > 0) {
@@ -104,5 +105,4 @@ void links_repair(struct monitor *m)
 			nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 	}
 	unlinkat(FD_RUN, "links", 0);
-	unlinkat(FD_RUN, "links.new", 0);
 }

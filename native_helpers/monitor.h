@@ -170,6 +170,8 @@ void lease_return(struct monitor *m, const struct ctl_device *d);
 /* The same of hardware, by its id in the rows of the plan. */
 int lease_take_id(struct monitor *m, const char *id, const char *device, const char *mode);
 void lease_return_id(struct monitor *m, const char *id, const char *device);
+/* Another run of the same monitor's: what is to come and go has the plan's leases again, not those that it had last. */
+int leases_again(struct monitor *m, struct failure *f);
 
 /* uevent.c: tells the instance that a node has come or gone. `heard`: what the kernel said of it, where sysfs has
  * nothing any more, as words that each end. */

@@ -221,7 +221,7 @@ int monitor_start(struct monitor *m, struct failure *f)
 	int failed, status;
 
 	start_begin(&s);
-	failed = take_lock(m, f) ? -2 : control_listen(m, f) || start_steps(&s, f);
+	failed = take_lock(m, f) ? -2 : control_listen(m, f) || (m->again && leases_again(m, f)) || start_steps(&s, f);
 	start_end(&s);
 	confine_unload(&m->plan.confinement);
 	if (!failed) {
