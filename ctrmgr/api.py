@@ -98,9 +98,11 @@ class Instance:
         from ctrmgr.backend import configure
         from ctrmgr.spec import keys
 
-        checked = {key: keys.check(key, value) for key, value in config.items() if value is not None}
+        given = {key: value for key, value in config.items() if value is not None}
+        for key, value in given.items():
+            keys.check(key, value)
         with configure.opened(self.name) as own:
-            own.config = {key: value for key, value in own.config.items() if key not in config} | checked
+            own.config = {key: value for key, value in own.config.items() if key not in config} | given
             return configure.apply(own)
 
     def attach(self, device: str, *, volatile: bool = False, wait: float = 0, **keys: str) -> bool:

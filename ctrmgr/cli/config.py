@@ -44,14 +44,14 @@ def _yaml(own: Record) -> str:
 
 
 def config_get(args: Args) -> None:
-    """The value that counts: the instance's own, or its profiles'."""
+    """The value that counts, as it was written: the instance's own, or its profiles'."""
     from ctrmgr.plan.compile import find
     from ctrmgr.spec import keys, profile
 
     own, name = Record(args.positional[0]), args.positional[1]
     keys.lookup(name)
-    merged, _ = profile.merge([profile.load(find(known)) for known in own.profiles], own.config, {})
-    print(merged.get(keys.OLD_NAMES.get(name, name), ""))
+    written = profile.written(profile.load_all(find(known) for known in own.profiles), own.config)
+    print(written.get(keys.OLD_NAMES.get(name, name), ""))
 
 
 def config_set(args: Args) -> None:
@@ -62,7 +62,9 @@ def config_set(args: Args) -> None:
     name, *pairs = args.positional
     if len(pairs) == 2 and "=" not in pairs[0]:
         pairs = ["=".join(pairs)]
-    values = {key: keys.check(key, value) for key, value in command.pairs(pairs, "KEY=VALUE").items()}
+    values = command.pairs(pairs, "KEY=VALUE")
+    for key, value in values.items():
+        keys.check(key, value)
     with configure.opened(name) as own:
         own.config.update(values)
         _apply(args, own)

@@ -46,10 +46,11 @@ def wish(args: Args) -> create.Wish:
 def checked(
     config: dict[str, str], devices: dict[str, dict[str, str]]
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Validated as a profile would be. Cold."""
+    """Validated as a profile would be; keys keep the text that was typed. Cold."""
     from ctrmgr.spec import device, keys
 
-    config = {key: keys.check(key, value) for key, value in config.items()}
+    for key, value in config.items():
+        keys.check(key, value)
     return config, {name: device.check(name, values) for name, values in devices.items()}
 
 

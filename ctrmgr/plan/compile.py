@@ -82,10 +82,9 @@ def compile_template(
     `ignore_unsupported`) or cannot be enforced on this host, HostError, HelperError.
     """
     specs = profile.load_all(find(name) for name in profiles)
-    own = {name: keys.check(name, value) for name, value in config.items()}
     ours = {profile.check_device_name(name): device.check(name, given) for name, given in devices.items()}
-    merged, _ = profile.merge(specs, own, ours)
-    merged, found = profile.merge([_asked(image, merged, specs, ours), *specs], own, ours)
+    merged, _ = profile.merge(specs, config, ours)
+    merged, found = profile.merge([_asked(image, merged, specs, ours), *specs], config, ours)
     host = Host()
     rows = build(image, merged, found, host, ignore_unsupported=ignore_unsupported, old=old)
     rows = link_limits.possible(rows, best_effort=merged.get("limits.enforcement") == "best-effort")

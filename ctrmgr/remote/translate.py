@@ -28,7 +28,8 @@ def _no_new_privs(value: str) -> dict[str, str]:
 
 
 def _drop(value: str) -> dict[str, str]:
-    return {"raw.lxc": f"lxc.cap.drop = {value.replace(',', ' ')}"}
+    names = [word.lower().removeprefix("cap_") for word in value.replace(",", " ").split()]
+    return {"raw.lxc": f"lxc.cap.drop = {' '.join(names)}"}
 
 
 def _strict(value: str, there: There) -> str:

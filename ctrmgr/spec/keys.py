@@ -104,11 +104,13 @@ REFUSED = (
               "security.sev.policy.es", "security.sev.session.data", "security.sev.session.dh", "security.iommu",
               "limits.memory.hugepages", "agent.nic_config", "limits.memory.hotplug"),
     *_refused("it is not done yet", "limits.disk", "limits.memory.oom_priority", "limits.memory.percentage"),
-    *_refused("instances do not move between hosts yet", "migration.incremental.memory",
-              "migration.incremental.memory.goal", "migration.incremental.memory.iterations", "migration.stateful",
-              "cluster.evacuate"),
-    *_refused("there are no snapshots yet", "snapshots.schedule", "snapshots.schedule.stopped", "snapshots.pattern",
-              "snapshots.expiry", "snapshots.expiry.manual"),
+    *_refused("no instance moves while it runs", "migration.incremental.memory", "migration.incremental.memory.goal",
+              "migration.incremental.memory.iterations", "migration.stateful"),
+    *_refused("this machine is no member of a cluster", "cluster.evacuate"),
+    *_refused("nothing of ctrmgr runs by itself: snapshots are made by `snapshot create`", "snapshots.schedule",
+              "snapshots.schedule.stopped"),
+    *_refused("snapshots without a name are `snap0` and so on", "snapshots.pattern"),
+    *_refused("snapshots stay until they are deleted", "snapshots.expiry", "snapshots.expiry.manual"),
     *_refused("a gpu device says it itself: `driver.capabilities`", "nvidia.driver.capabilities"),
     *_refused("what an image wants of NVIDIA's driver is not compared yet", "nvidia.require.cuda", "nvidia.require.driver"),
     *_refused("nothing of ctrmgr runs at boot or shutdown yet", "boot.autostart.delay", "boot.autostart.priority",
@@ -179,6 +181,7 @@ def refused(config: Mapping[str, str]) -> list[tuple[str, str]]:
     found = []
     for name, value in config.items():
         key = lookup(name)
-        if key.refused and value not in ("", *key.off):
+        off = ("", *key.off, *(values.FALSE if "false" in key.off else ()))
+        if key.refused and value.lower() not in off:
             found.append((name, key.refused))
     return found

@@ -58,7 +58,10 @@ def load_all(paths: Iterable[str]) -> list[ProfileSpec]:
 
 
 def validate(document: source.Document) -> ProfileSpec:
-    """The profile of a parsed document. Raises SpecError with file, line, key path and reason of every mistake."""
+    """The profile of a parsed document; keys of `config` keep the text that was written.
+
+    Raises SpecError with file, line, key path and reason of every mistake.
+    """
     data = {} if document.data is None else document.data
     if not isinstance(data, dict):
         raise document.error((), "is not a profile: it has no keys", "see `ctrmgr profile show default`")
@@ -72,11 +75,12 @@ def validate(document: source.Document) -> ProfileSpec:
     if isinstance(data.get("devices"), dict):
         data["devices"] = {name: _flat(wrong, name, values) for name, values in data["devices"].items()}
     spec = _shaped(wrong, data)
-    config = {name: _key(wrong, name, value) for name, value in spec.config.items()}
+    for name, value in spec.config.items():
+        _key(wrong, name, value)
     devices = {name: _device(wrong, name, values) for name, values in spec.devices.items()}
     if wrong:
         raise document.errors((path, *why) for path, why in wrong.items())
-    return spec.model_copy(update={"config": config, "devices": devices})
+    return spec.model_copy(update={"devices": devices})
 
 
 class Mistakes(dict[source.Path, tuple[str, str | None]]):
@@ -120,17 +124,17 @@ def _without(data: dict[str, Any], path: source.Path) -> None:
     data.pop(part, None)
 
 
-def _key(wrong: Mistakes, name: str, value: str) -> str:
+def _key(wrong: Mistakes, name: str, value: str) -> None:
     try:
         key = keys.lookup(name)
     except SpecError as error:
         wrong.add(("config", name), "is not a key", error.hint)
-        return value
+        return
     try:
-        return key.parse(value) if value != "" else ""
+        if value != "":
+            key.parse(value)
     except ValueError as error:
         wrong.add(("config", name), f"(`{value}`) {error}", f"{key.type}: {key.description}")
-        return value
 
 
 def _device(wrong: Mistakes, name: str, values: dict[str, str]) -> dict[str, str]:
@@ -169,19 +173,24 @@ def merge(
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Profiles in order, then the instance's own: a later key wins, and a later device replaces one of its name whole.
 
-    A key set to "" and a device of type `none` take away what came before.
+    Keys are in canonical form. A key set to "" and a device of type `none` take away what came before.
     """
-    merged: dict[str, str] = {}
+    specs = list(profiles)
     found: dict[str, dict[str, str]] = {}
-    for profile in profiles:
-        merged.update(keys_of(profile.config))
-        found.update({name: dict(values) for name, values in profile.devices.items()})
-    merged.update(keys_of(config))
-    found.update({name: dict(values) for name, values in devices.items()})
+    for given in (*(profile.devices for profile in specs), devices):
+        found.update({name: dict(values) for name, values in given.items()})
     return (
-        {name: value for name, value in merged.items() if value != ""},
+        {name: keys.check(name, value) for name, value in written(specs, config).items()},
         {name: values for name, values in found.items() if values["type"] != "none"},
     )
+
+
+def written(profiles: Iterable[ProfileSpec], config: Mapping[str, str]) -> dict[str, str]:
+    """The keys that count, each with the text that was written."""
+    merged: dict[str, str] = {}
+    for given in (*(profile.config for profile in profiles), config):
+        merged.update(keys_of(given))
+    return {name: value for name, value in merged.items() if value != ""}
 
 
 def keys_of(config: Mapping[str, str]) -> dict[str, str]:

@@ -59,6 +59,9 @@ def test_set_get_unset(c1: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ["created", "1"] in state.read_flat(f"{c1}/config")
     run("config get", "c1", "user.a")
     assert capsys.readouterr().out == "b=c\n"
+    for words, said in (("config get", "yes\n"), ("config show", "  security.nesting: 'yes'\n")):
+        run(words, "c1", *(["security.nesting"] if words == "config get" else []))
+        assert said in capsys.readouterr().out
     run("config unset", "c1", "security.nesting")
     assert ["nesting", "0"] in state.read_flat(f"{c1}/plan")
     with pytest.raises(NotFoundError, match="not set"):
@@ -134,6 +137,28 @@ def test_profile_create_copy_delete(place: Path, capsys: pytest.CaptureFixture[s
         run("profile delete", "default")
     run("profile list", "--format", "json")
     assert '"other"' in capsys.readouterr().out
+
+
+def test_values_are_shown_as_they_were_written(ctr: Ctr) -> None:
+    """As LXD shows them; what is done with them is the same however they are written."""
+    ctr("profile", "create", "typed", stdin="config:\n  limits.processes: 0100\n  limits.memory: 2GiB\n")
+    words = ("-p", "no-network", "-p", "typed", "-c", "limits.memory=1GiB", "-c", "limits.memory.swap=YES")
+    ctr("create", "builtin:busybox", "c1", *words)
+    assert "  limits.memory: 1GiB\n  limits.memory.swap: 'YES'\n" in ctr("config", "show", "c1").stdout
+    assert ctr("config", "get", "c1", "limits.processes").stdout == "0100\n"
+    ctr("copy", "c1", "c2")
+    shown = ctr("config", "show", "c2").stdout
+    assert "limits.memory: 1GiB\n" in shown
+    assert ctr("config", "edit", "c2", stdin=shown).stderr == "nothing was changed\n"
+    ctr("config", "edit", "c2", stdin=shown.replace("1GiB", "1024MiB"))
+    assert ctr("config", "get", "c2", "limits.memory").stdout == "1024MiB\n"
+    files = [
+        [row for row in state.read_flat(f"{ctr.folder}/state/instances/{name}/plan") if row[0] == "cgroup-file"]
+        for name in ("c1", "c2")
+    ]
+    assert files[0] == files[1]
+    assert "1073741824" in {row[3] for row in files[0]}
+    assert "100" in {row[3] for row in files[0]}
 
 
 def test_made_of_a_pipe(ctr: Ctr) -> None:

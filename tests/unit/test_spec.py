@@ -31,10 +31,11 @@ def test_lxd_profile_as_lxd_writes_it() -> None:
     )
     assert spec.config == {
         "limits.cpu": "2",
-        "security.nesting": "true",
+        "security.nesting": "yes",
         "user.note": "0644",
         "cloud-init.user-data": "#cloud-config\n",
     }
+    assert profile.merge([spec], {}, {})[0]["security.nesting"] == "true"
     assert spec.devices["eth0"] == {"type": "nic", "name": "eth0", "network": "ctrbr0"}
 
 
