@@ -79,7 +79,7 @@ def question(
     server: Server, target: str, image: str, config: Mapping[str, str], devices: Mapping[str, Mapping[str, str]]
 ) -> tuple[list[Row], Request]:
     """Which members are meant, and what is asked of them. Raises NotFoundError with what there is."""
-    rows = cluster.members(server)
+    rows = cluster.members(server, "without --target, instances are made on the server itself")
     group = target[1:] if target.startswith("@") else ""
     if target == AUTO or group:
         known = sorted({name for row in rows for name in row.groups})

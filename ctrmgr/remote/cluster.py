@@ -63,16 +63,15 @@ class Answers:
         self.why = row.closed
 
 
-def members(server: Server) -> list[Row]:
-    """By name. Raises BackendError for a server that is alone.
+def members(server: Server, hint: str = "") -> list[Row]:
+    """By name. Raises BackendError for a server that is alone; its `hint` is what to do then.
 
     A cluster calls offline whom its leader has not heard of for `cluster.offline_threshold` seconds. All of them cannot be,
     as one of them says so: there is no leader just now, and whoever answers is there.
     """
     if not server.info["environment"].get("server_clustered"):
-        raise BackendError(
-            f"`{server.name}` is no cluster", hint="without --target, instances are made on the server itself"
-        )
+        usual = f"`ctrmgr list {server.name}:` shows its instances; `ctrmgr remote list`, which servers are known"
+        raise BackendError(f"`{server.name}` is no cluster", hint=hint or usual)
     rows = [Row(found) for found in server.get("/cluster/members", query={"recursion": "1"})]
     if all(row.status == "OFFLINE" for row in rows):
         for row in rows:

@@ -219,9 +219,10 @@ def test_the_next_is_tried(host: Outside, front: Front) -> None:
 def test_not_a_cluster(servers: dict[str, object], host: Outside) -> None:
     alone = servers[host.cluster.kind]
     host("remote", "add", "alone", str(alone.socket))  # type: ignore[attr-defined]
-    for words in (("cluster", "list", "alone"), ("cluster", "resources", "alone"),
-                  ("create", "tiny", "alone:c1", "--target", "auto")):  # fmt: skip
-        assert "`alone` is no cluster" in host(*words, code=6).stderr
+    for words, cure in ((("cluster", "list", "alone"), "`ctrmgr list alone:`"), (("cluster", "resources", "alone"), "`ctrmgr list alone:`"),
+                        (("create", "tiny", "alone:c1", "--target", "auto"), "without --target")):  # fmt: skip
+        said = host(*words, code=6).stderr
+        assert "`alone` is no cluster" in said and f"hint: {cure}" in said
 
 
 def test_evacuated(host: Outside) -> None:
