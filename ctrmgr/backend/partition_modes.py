@@ -13,6 +13,13 @@ def mode(device: str) -> str:
     return _switchable(device)[1]
 
 
+def already(device: str) -> str:
+    """What to say when a device is in the mode that it is asked into. Raises what `mode` does."""
+    maker, now = _switchable(device)
+    more = maker.pending(device)
+    return f"`{device}` is {now} already{more and '; '}{more}"
+
+
 def _switchable(device: str) -> tuple[back_ends.BackEnd, str]:
     known = []
     for maker in back_ends.every():

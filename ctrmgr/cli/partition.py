@@ -68,7 +68,7 @@ def run_mode(args: Args) -> None:
     dry_run = args.flag("dry-run")
     said = partition_modes.switch(device, wanted[0], dry_run=dry_run)
     if said is None:
-        said = f"`{device}` is {partition_modes.mode(device)} already"
+        said = partition_modes.already(device)
     elif dry_run:
         print(f"switch {device} {wanted[0]}")
     if said and not args.flag("quiet"):
@@ -115,6 +115,7 @@ COMMANDS = (
         help="Never done by itself. Refused as long as an instance has the GPU or a part of it. MIG mode is switched now, which resets the GPU where "
         "the model needs that, and refused, too, when any program of the host has it open; then nothing has changed, and nothing waits for the "
         "next reset either. A restart of the machine may end it. AMD's memory mode (NPS) is only asked for: the driver takes the request for all GPUs that "
-        "XGMI links, hands it on when it is unloaded, and has the mode when it is loaded again; the command says so.",
+        "XGMI links, hands it on when it is unloaded, and has the mode when it is loaded again; the command says so. Asking for the mode that it "
+        "has takes no request back: the driver skips that.",
     ),
 )

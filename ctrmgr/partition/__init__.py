@@ -71,6 +71,10 @@ class BackEnd:
         somebody uses it, HostError; then it is in the mode that it was in, now and after its next reset."""
         raise NotImplementedError
 
+    def pending(self, id: str) -> str:
+        """What asking for the mode that it is in does not do; "" when there is nothing that it could."""
+        return ""
+
     def fitting(self, found: Found, asked: Asked) -> Asked:
         """What was asked for in words that `found` has. Raises ConflictError when it is only to be had in another mode."""
         return asked

@@ -139,6 +139,13 @@ class Maker(BackEnd):
             f"(`modprobe -r amdgpu && modprobe amdgpu`, with none of its GPUs in use); {now} until then. A restart of the machine drops the request"
         )
 
+    def pending(self, id: str) -> str:
+        # The driver skips a request for the mode that it has, and the one before it stays.
+        return (
+            "a request for another mode that the driver may have taken before stays: it skips one for the mode that it has, and does not tell; "
+            "only a restart of the machine drops it"
+        )
+
     def fitting(self, found: Found, asked: Asked) -> Asked:
         """`CPX/NPS4` is a mode and the memory mode that it is wanted in, as AMD writes them."""
         now = self.mode(found.id) or "none that its driver tells of"

@@ -43,6 +43,8 @@ def test_amd_memory_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert f"NPS4 is asked for `{Amd.ID}` and `{other}`, and nothing has changed yet" in said.err and said.out == ""
         assert "NPS1 until then. A restart of the machine drops the request" in said.err
         assert tree.requested == "NPS4" and partition_modes.mode(Amd.ID) == "NPS1" and tree.everything() == before
+        assert main.run(["partition", "mode", Amd.ID, "NPS1"]) == 0  # which the driver would skip
+        assert "is NPS1 already; a request for another mode" in capsys.readouterr().err and tree.requested == "NPS4"
         tree.loaded_anew()
         assert main.run(["partition", "mode", other]) == 0 and capsys.readouterr().out == "NPS4\n"
         assert partition_modes.switch(Amd.ID, "NPS4") is None
