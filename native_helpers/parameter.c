@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <sys/wait.h>
 
-/* What it was before is told in `detail`, so that who asked can take it back. */
+/* What it was before is told in `detail`, so that who asked can take it back; without a value that is all. */
 static _Noreturn void inside(const struct monitor *m, const struct priv_sysctl *request, int report)
 {
 	struct failure f = {0}, before = {0};
@@ -19,7 +19,7 @@ static _Noreturn void inside(const struct monitor *m, const struct priv_sysctl *
 	} else {
 		(void)read_at(m->root, path, before.detail, sizeof(before.detail));
 		before.detail[strcspn(before.detail, "\n")] = '\0';
-		failed = PRIV_CALL(PRIV_SYSCTL, request, NULL, &f, m->root);
+		failed = request->value[0] ? PRIV_CALL(PRIV_SYSCTL, request, NULL, &f, m->root) : 0;
 	}
 	(void)!write(report, failed ? &f : &before, sizeof(f));
 	_exit(0);
@@ -33,6 +33,9 @@ int parameter_set(struct monitor *m, const char *name, const char *value, struct
 	ssize_t said;
 	pid_t pid;
 
+	errno = EINVAL;
+	if (!plain_path(name, sizeof(request.name)))
+		return fail(f, "set a kernel parameter", "`%.60s`", name);
 	snprintf(request.name, sizeof(request.name), "%.255s", name);
 	snprintf(request.value, sizeof(request.value), "%.255s", value);
 	if (pipe2(channel, O_CLOEXEC))

@@ -166,7 +166,7 @@ static int row(struct plan *p, char **field, size_t count)
 	if (!strcmp(key, "readonly"))
 		return count == 2 && cover_row(p->readonly, &p->readonlys, field[1]);
 	/* for whoever makes and checks the plan; nothing of it is ours */
-	if (!strcmp(key, "identity") || !strcmp(key, "lease"))
+	if (!strcmp(key, "identity") || !strcmp(key, "lease") || !strcmp(key, "left-out"))
 		return count == 4;
 	if (!strcmp(key, "request") || !strcmp(key, "gpu-limit"))
 		return count == 6;

@@ -62,13 +62,16 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
         raise
     crash("config-done")
     record.finish(own.path)
+    for reason in limits.left_out(new):
+        if reason not in limits.left_out(old):
+            say(reason)
     return joined is not None and (bool(waits) or _at_start(old, joined) != _at_start(new, joined))
 
 
 def _at_start(plan: Rows, joined: set[str]) -> list[Sequence[str]]:
     """The rows that a running instance does not follow."""
     where = {"cgroup-file": 1, "device-limit": 2}
-    live = ("link-limit", "gpu-limit", "gpu-default", "sysctl", "rlimit", "follows-devices")
+    live = ("link-limit", "gpu-limit", "gpu-default", "sysctl", "rlimit", "follows-devices", "left-out")
     return [
         row
         for row in plan

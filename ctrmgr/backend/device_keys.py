@@ -96,6 +96,7 @@ def change(
             own.devices[device] = after
             return Changed(configure.apply(own, say))
         canonical, rows = devices.check(device, after)
+        devices.limited(rows, own.plan())  # refused before it is taken
         path = f"{own.path}/{repair.ANEW}"
         state.write_flat(path, [["device", device, key, value] for key, value in before.items()])
         try:
@@ -138,16 +139,16 @@ def _is_attached(name: str, keys: Keys, device: str) -> bool:
     return any(found.name == device for found in control.ask(record.run_home(name), control.DEVICES).devices())
 
 
-def add(name: str, device: str, keys: Mapping[str, str]) -> bool:
+def add(name: str, device: str, keys: Mapping[str, str], *, say: Callable[[str], None] = lambda text: None) -> bool:
     """Give an instance a device. True: it waits for the next start. Raises what `devices.attach` does."""
     if driver.is_live(keys["type"], keys) or keys["type"] not in driver.DRIVERS:
-        return not devices.attach(name, device, keys) and record.is_running(name)
+        return not devices.attach(name, device, keys, say=say) and record.is_running(name)
     checked = profiled.check(device, keys)
     with configure.opened(name) as own:
         if device in own.devices:
             raise ConflictError(f"`{name}` has a device `{device}` already", hint="`config device set` changes it")
         own.devices[device] = checked
-        return configure.apply(own)
+        return configure.apply(own, say)
 
 
 def remove(name: str, device: str, *, holders: str = "report") -> Changed:

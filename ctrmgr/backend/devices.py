@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from ctrmgr.backend import placement
     from ctrmgr.backend.held import Held
 
+    Say = Callable[[str], None] | None
+
 
 def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[list[str]]]:
-    """The canonical keys of one device and its plan rows.
+    """The canonical keys of one device and its plan rows, with its disk's limits as they are asked for (`limited`).
 
     Raises SpecError for a wrong name, type, key or value, UnsupportedError for what cannot be attached.
     """
@@ -60,16 +62,17 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
     canonical = parts.remembered(canonical)
     if "count" in canonical or kind == "gpudirect":
         leases.tell()
-    return canonical, _limited(leases.found(name, canonical))
+    return canonical, leases.found(name, canonical)
 
 
-def _limited(rows: list[list[str]]) -> list[list[str]]:
+def limited(rows: list[list[str]], plan: list[list[str]]) -> list[list[str]]:
+    """The rows of a device for an instance with this plan, with what carries out its disk's limits here. Raises UnsupportedError."""
     if not any(row[0] == "@io" for row in rows):
         return rows
     from ctrmgr.host.machine import Host
     from ctrmgr.plan import device_limits
 
-    return device_limits.resolve(rows, Host())
+    return device_limits.resolve(rows, Host(), best_effort=["gpu-default", "enforcement", "best-effort"] in plan)
 
 
 def _is_plugins(kind: str) -> bool:
@@ -127,24 +130,32 @@ def _open_checked(name: str, row: list[str]) -> int:
     return fd
 
 
-def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool = False) -> bool:
-    """Give the instance a device. True: it is there now; False: it is configured and comes with the next start.
+def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool = False, say: Say = None) -> bool:
+    """Give the instance a device. True: it is there now; False: it is configured and comes with the next start. `say` hears of limits that best
+    effort goes on without.
 
     Raises NotFoundError, SpecError, ConflictError, HostError, UnsupportedError, HelperError; then nothing has changed.
     """
-    return attach_rows(name, device, *check(device, values), volatile=volatile)
+    return attach_rows(name, device, *check(device, values), volatile=volatile, say=say)
 
 
 def attach_rows(
-    name: str, device: str, canonical: dict[str, str], rows: list[list[str]], *, volatile: bool = False
+    name: str, device: str, canonical: dict[str, str], rows: list[list[str]], *, volatile: bool = False, say: Say = None
 ) -> bool:
     """`attach`, of what has been resolved already: all its parts, or none of them."""
     with record.lock(name):
-        return give(name, device, canonical, rows, repair.instance(name), volatile=volatile)
+        return give(name, device, canonical, rows, repair.instance(name), volatile=volatile, say=say)
 
 
 def give(
-    name: str, device: str, canonical: dict[str, str], rows: list[list[str]], running: bool, *, volatile: bool = False
+    name: str,
+    device: str,
+    canonical: dict[str, str],
+    rows: list[list[str]],
+    running: bool,
+    *,
+    volatile: bool = False,
+    say: Say = None,
 ) -> bool:
     """`attach_rows`; the caller holds the instance's lock."""
     own = record.Record(name)
@@ -152,6 +163,7 @@ def give(
     if volatile and not running:
         raise ConflictError(f"`{name}` is not running", hint="without --volatile the device comes with its next start")
     there = _others(name, device, own, plan)
+    rows = limited(rows, plan)
     words = {row[0] for row in plan}
     opened: list[tuple[list[str], int]] = []
     asks = any(row[0] == "request" for row in rows)
@@ -194,6 +206,11 @@ def give(
                 os.close(fd)
     if added:
         added.finish()
+    if say and any(row[0] in ("left-out", "gpu-limit") for row in rows):
+        from ctrmgr.backend import limits
+
+        for reason in limits.left_out(rows):
+            say(reason)
     return running
 
 

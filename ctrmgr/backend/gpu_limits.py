@@ -33,9 +33,9 @@ def resolved(rows: list[list[str]], plan: Rows) -> list[list[str]]:
         return rows
     best_effort = given.pop("enforcement", "") == "best-effort"
     found = gpu_limits.resolve(rows, given, Host(), best_effort=best_effort)
-    names = {row[1] for row in found if row[0] != "@ignored"}
+    names = {row[1] for row in found}
     gpu_limits.unique([*(list(row) for row in plan if row[0] in gpu_limits.LIMITS and row[1] not in names), *found])
-    return [row for row in found if row[0] != "@ignored"]
+    return found
 
 
 def prepare(name: str, plan: Rows) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr import state
-from ctrmgr.errors import CtrmgrError, HelperError, HostError
+from ctrmgr.errors import HelperError, HostError
 from ctrmgr.host import cgroup
 from ctrmgr.kernel import spawn
 from ctrmgr.plan import limits, link_limits
@@ -12,8 +12,6 @@ from ctrmgr.plan import limits, link_limits
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from ctrmgr.backend.record import Record
 
     Rows = Sequence[Sequence[str]]
 
@@ -38,7 +36,7 @@ class Files:
             return ""
 
 
-def read(own: Record, plan: Rows) -> list[dict[str, object]]:
+def read(plan: Rows) -> list[dict[str, object]]:
     """Each limit of a running instance: its key, the file that carries it out, what that says, and whether it holds.
 
     Those that `limits.enforcement: best-effort` went on without say why.
@@ -63,9 +61,41 @@ def read(own: Record, plan: Rows) -> list[dict[str, object]]:
 
         found += gpu_limits.read(plan)
     found += _links(plan)
-    for key, reason in _left_out(own):
-        found.append({"key": key, "file": "", "value": reason, "hierarchy": "", **_state("none", False)})
+    for row in plan:
+        if row[0] == "left-out":
+            found.append({"key": row[2], "file": "", "value": row[3], "hierarchy": "", **_state("none", False)})
+    found += _for_nobody(plan)
     return found
+
+
+def _for_nobody(plan: Rows) -> Iterator[dict[str, object]]:
+    """Limits on GPUs that no device of the instance has: they wait for one that comes."""
+    limited = {row[2] for row in plan if row[0] == "gpu-limit"}
+    for _, file, planned, device in limits.files(plan):
+        if device and file.startswith(("dmem.", "gpu.")):
+            limited.add(_device_key(device, file, planned).removeprefix(f"{device}."))
+    for row in plan:
+        if row[0] == "gpu-default" and row[1] not in {*limited, "enforcement"}:
+            reason = "it has no GPU now; one that is attached will have it, or be refused"
+            yield {
+                "key": f"limits.gpu.{row[1]}",
+                "file": "",
+                "value": reason,
+                "hierarchy": "",
+                **_state("none", False),
+                "state": "no device",
+            }
+
+
+def left_out(plan: Rows) -> list[str]:
+    """Why limits that best effort went on without are not in force, one text each."""
+    found = [row[3] for row in plan if row[0] == "left-out"]
+    for row in plan:
+        if row[0] == "gpu-limit" and row[3] == "none":
+            found.append(row[5])
+        elif row[0] == "gpu-limit" and row[3] == "environment":
+            found.append(f"device `{row[1]}`: `{row[2]}` is only advice, which programs may ignore: {row[4]}={row[5]}")
+    return list(dict.fromkeys(found))
 
 
 def _mechanism(file: str) -> str:
@@ -117,15 +147,6 @@ def _device_key(device: str, file: str, planned: str) -> str:
         return f"{device}.memory" if file == "dmem.max" else f"{device}.memory.reserve"
     writes = "write" in file or planned.partition(" ")[2].startswith("w")
     return f"{device}.limits.{'write' if writes else 'read'}"
-
-
-def _left_out(own: Record) -> list[tuple[str, str]]:
-    from ctrmgr.plan import compile
-
-    try:
-        return compile.limits_left_out(own.profiles, own.config)
-    except CtrmgrError:
-        return []  # a profile that is gone now was there when the plan was made
 
 
 BELOW = {

@@ -117,9 +117,23 @@ class Record:
         return read_plan(self.path)
 
 
+def left_out(name: str) -> list[str]:
+    """Why limits of an instance that is just made are not in force; nothing when it is gone already."""
+    try:
+        with open(f"{home(name)}/plan", "rb") as file:
+            text = file.read()
+    except OSError:
+        return []
+    if b"\nleft-out\t" not in text and b"\ngpu-limit\t" not in text:
+        return []
+    from ctrmgr.backend import limits
+
+    return limits.left_out(read_plan(home(name)))
+
+
 FIELDS = {"device": 10, "uidmap": 4, "gidmap": 4, "layer": 2, "cgroup": 2, "cgroup-file": 4, "link": 6, "address": 4,
           "name": 2, "hostname": 2, "bind": 5, "filesystem": 7, "device-group": 3, "device-env": 4, "identity": 4, "lease": 4, "device-limit": 5, "link-limit": 5,
-          "shares": 3, "request": 6, "follows-devices": 2}  # fmt: skip
+          "shares": 3, "request": 6, "follows-devices": 2, "left-out": 4}  # fmt: skip
 """How many fields the rows have that are looked at here; the monitor checks them all."""
 
 

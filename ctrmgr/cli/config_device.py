@@ -96,9 +96,9 @@ def device_add(args: Args) -> None:
     name, device, kind, *words = args.positional
     keys = {"type": kind, **pairs(words, "KEY=VALUE")}
     if args.flag("dry-run"):
-        Record(name)
-        print("\n".join("\t".join(row) for row in devices.check(device, keys)[1]))
-    elif device_keys.add(name, device, keys):
+        rows = devices.limited(devices.check(device, keys)[1], Record(name).plan())
+        print("\n".join("\t".join(row) for row in rows))
+    elif device_keys.add(name, device, keys, say=lambda text: talk(args, f"note: {text}")):
         talk(args, f"`{name}` is running: this applies at its next start")
 
 

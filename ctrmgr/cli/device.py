@@ -43,8 +43,8 @@ def run_attach(args: Args) -> None:
     name = args.positional[0]
     device, keys = asked(args)
     if args.flag("dry-run"):
-        record.Record(name)
-        print("\n".join("\t".join(row) for row in devices.check(device, keys)[1]))
+        rows = devices.limited(devices.check(device, keys)[1], record.Record(name).plan())
+        print("\n".join("\t".join(row) for row in rows))
         return
     if args.flag("wait"):
         from ctrmgr.backend import waiting
@@ -52,7 +52,9 @@ def run_attach(args: Args) -> None:
         seconds = waiting.seconds(args.one("wait"))
         waiting.attach(name, device, keys, seconds, volatile=args.flag("volatile"))
         return
-    live = devices.attach(name, device, keys, volatile=args.flag("volatile"))
+    live = devices.attach(
+        name, device, keys, volatile=args.flag("volatile"), say=lambda text: talk(args, f"note: {text}")
+    )
     if not live:
         talk(args, f"`{name}` is stopped: `{device}` comes with its next start")
     if keys.get("type") == "unix-block":

@@ -91,7 +91,13 @@ def run_create(args: Args) -> None:
 
 def announce(args: Args, name: str, asked: create.Wish) -> None:
     print(name)
-    if asked.ignore_unsupported and not args.flag("quiet"):
+    if args.flag("quiet"):
+        return
+    from ctrmgr.backend import record
+
+    for reason in record.left_out(name):
+        print(f"note: {reason}", file=sys.stderr)
+    if asked.ignore_unsupported:
         from ctrmgr.backend import create
         from ctrmgr.images import store
         from ctrmgr.plan import compile

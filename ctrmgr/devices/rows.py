@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PARTS = ("device", "bind", "filesystem", "device-env", "device-group", "hook", "hotplug", "netdev", "rdma", "resctrl")
 """What a device is made of inside."""
 WORDS = frozenset(
-    (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request", "host-hook", "vf-guid")
+    (*PARTS, "identity", "lease", "shares", "device-limit", "gpu-limit", "request", "host-hook", "vf-guid", "left-out")
 )
 """All rows whose second field is the name of a device."""
 GROUPS = frozenset(("render", "video", "rdma", "disk", "plugdev", "kvm", "input"))

@@ -197,7 +197,6 @@ def build(
     best_effort = config.get("limits.enforcement") == "best-effort"
     device_rows = device_limits.resolve(device_rows, host, best_effort=best_effort)
     device_rows = gpu_limits.resolve(device_rows, gpu_limits.defaults(config), host, best_effort=best_effort)
-    rows += [row for row in device_rows if row[0] == "@ignored"]
     rows += gpu_limits.kept(config)
     rows += _network(device_rows, config)
     rows += sysctl.rows(config, host, is_host_network=["net", "host"] in rows)
@@ -244,21 +243,27 @@ def _network(rows: Sequence[list[str]], config: Config) -> list[list[str]]:
             f"`{links[1][2]}`: an instance has one link to a bridge for now", hint="take one of the nic devices out"
         )
     found = [["net", modes[0] if modes else "none"], *links]
-    return found + _link_limits([row for row in rows if row[0] == "@limit"], config, modes)
+    moves = any(row[0] == "netdev" for row in rows)
+    return found + _link_limits([row for row in rows if row[0] == "@limit"], config, modes, moves=moves)
 
 
 LINK_KEYS = ("limits.ingress", "limits.egress", "limits.network.priority")
 
 
-def _link_limits(rows: Sequence[list[str]], config: Config, modes: Sequence[str]) -> list[list[str]]:
-    """`link-limit` rows: what the nic says, or else the instance's own keys."""
+def _link_limits(rows: Sequence[list[str]], config: Config, modes: Sequence[str], *, moves: bool) -> list[list[str]]:
+    """`link-limit` rows: what the nic says, or else the instance's own keys. `moves`: links of the host's move in."""
     given = [key for key in LINK_KEYS if key in config]
-    if modes == ["host"] and given:
-        raise UnsupportedError(
-            f"`{given[0]}` cannot be enforced here: an instance in the host's network has no link of its own",
-            hint="take the nic of `nictype: host` out",
-        )
-    found = []
+    why, hint = "", ""
+    if modes == ["host"]:
+        why = "an instance in the host's network has no link of its own"
+        hint = "take the nic of `nictype: host` out"
+    elif moves and not rows:
+        why, hint = "its only link is one of the host's that moves in", "give it a nic on a bridge"
+    if given and why and config.get("limits.enforcement") != "best-effort":
+        raise UnsupportedError(f"`{given[0]}` cannot be enforced here: {why}", hint=hint)
+    if not rows:
+        return [limits.left_out(key, f"`{key}` cannot be enforced here: {why or 'it has no link'}") for key in given]
+    found: list[list[str]] = []
     for _, inside, *own in rows:
         ingress, egress, priority = (said or config.get(key, "") for said, key in zip(own, LINK_KEYS, strict=True))
         if ingress or egress or priority:
@@ -303,11 +308,9 @@ def ignored(rows: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     return [(row[1], row[2]) for row in rows if row[0] == "@ignored"]
 
 
-def limits_left_out(profiles: Sequence[str], config: Config) -> list[tuple[str, str]]:
-    """(key, reason) of the limits that `limits.enforcement: best-effort` goes on without. Raises CtrmgrError."""
-    merged, _ = profile.merge([profile.load(find(name)) for name in profiles], config, {})
-    host = Host()
-    return ignored([*limits.rows(merged, host), *rlimits.rows(merged, host)]) if "limits.enforcement" in merged else []
+def merged(profiles: Sequence[str], config: Config) -> Config:
+    """The keys that count. Raises NotFoundError for a missing profile, SpecError."""
+    return profile.merge([profile.load(find(name)) for name in profiles], config, {})[0]
 
 
 def recompile(

@@ -22,7 +22,7 @@ V1 = {key: f"blkio.throttle.{key[0]}_{'bps' if key[1] == 'bytes' else 'iops'}_de
 def resolve(rows: Sequence[list[str]], host: Host, *, best_effort: bool = False) -> list[list[str]]:
     """The rows with `device-limit NAME HIERARCHY FILE VALUE` in place of `@io`, and the identity of the disk that they are about.
 
-    Raises UnsupportedError when no controller can enforce them (with `best_effort` they become `@ignored`), SpecError when two
+    Raises UnsupportedError when no controller can enforce them (with `best_effort` they become `left-out`), SpecError when two
     partitions of one disk want different limits.
     """
     found: list[list[str]] = []
@@ -37,7 +37,7 @@ def resolve(rows: Sequence[list[str]], host: Host, *, best_effort: bool = False)
         except UnsupportedError as error:
             if not best_effort:
                 raise
-            found.append(["@ignored", f"{name}.limits.{direction}", error.message])
+            found.append(["left-out", name, f"{name}.limits.{direction}", error.message])
             continue
         try:
             disk, number = _disk(host.root, source)

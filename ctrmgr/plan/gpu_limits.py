@@ -83,15 +83,15 @@ def kept(config: Mapping[str, str]) -> Rows:
             f"`limits.gpu.{RESERVE}` is above the limit",
             hint=f"`limits.gpu.{MEMORY}` is {hard if hard.endswith('%') else f'{int(hard) >> 20} MiB'}",
         )
-    if given and config.get("limits.enforcement") == "best-effort":
-        given["enforcement"] = "best-effort"
+    if config.get("limits.enforcement") == "best-effort":
+        given["enforcement"] = "best-effort"  # of a disk that is attached, too
     return [["gpu-default", key, value] for key, value in given.items()]
 
 
 def resolve(rows: Sequence[list[str]], given: Mapping[str, str], host: Host, *, best_effort: bool = False) -> Rows:
     """The rows with those of the limits in place of `@gpu NAME KEY VALUE`; `given` is for all GPUs that say nothing themselves.
 
-    Raises UnsupportedError when nothing can enforce one (`best_effort` says so in a row and in `@ignored`), HostError for more than
+    Raises UnsupportedError when nothing can enforce one (`best_effort` says so in a row), HostError for more than
     a GPU has, SpecError for limits that contradict each other.
     """
     own: dict[str, dict[str, str]] = {}
@@ -154,7 +154,6 @@ def _carried_out(target: Target, asked: dict[str, str], wishes: dict[str, list[s
                 found.append(target.row(key, "environment", *wish))
             else:
                 found.append(target.row(key, "none", "", error.message))
-            found.append(["@ignored", target.key(key), error.message])
         return found
 
 
@@ -409,6 +408,5 @@ def unique(rows: Rows) -> Rows:
             raise SpecError(
                 f"devices `{other[1]}` and `{row[1]}` are one GPU with two limits", hint="give them the same"
             )
-        if row[0] != "@ignored" or row not in found:
-            found.append(row)
+        found.append(row)
     return found

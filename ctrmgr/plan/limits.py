@@ -20,7 +20,7 @@ BEST_EFFORT = "`limits.enforcement: best-effort` goes on without it"
 
 
 def rows(config: Mapping[str, str], host: Host) -> list[list[str]]:
-    """`cgroup-file` rows, a `@cpus` row, and an `@ignored` row for each key left out by `limits.enforcement: best-effort`.
+    """`cgroup-file` rows, a `@cpus` row, and a `left-out` row for each key left out by `limits.enforcement: best-effort`.
 
     Raises UnsupportedError naming the key when this host has nothing to enforce it with, HostError for more than the host
     has, SpecError for keys that contradict each other.
@@ -34,7 +34,7 @@ def rows(config: Mapping[str, str], host: Host) -> list[list[str]]:
         except UnsupportedError as error:
             if not best_effort:
                 raise
-            found.append(["@ignored", key, error.message])
+            found.append(left_out(key, error.message))
             continue
         for row in made:
             place = _place(row)
@@ -45,6 +45,11 @@ def rows(config: Mapping[str, str], host: Host) -> list[list[str]]:
                 found.append(row)
     _check_order(found)
     return found
+
+
+def left_out(key: str, reason: str, device: str = "") -> list[str]:
+    """The row of a plan that says which limit, of a device or of the instance, is not in force and why."""
+    return ["left-out", device, key, reason]
 
 
 def _given(config: Mapping[str, str]) -> Iterator[tuple[str, Limit]]:

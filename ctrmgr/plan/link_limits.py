@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ctrmgr.errors import HelperError, UnsupportedError
 from ctrmgr.kernel import spawn
+from ctrmgr.plan.limits import left_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ NONE = ("0", "0", "4294967295")
 
 
 def possible(rows: list[list[str]], *, best_effort: bool) -> list[list[str]]:
-    """The rows, after this kernel was tried. Raises UnsupportedError, unless `best_effort`: then `@ignored` says why not."""
+    """The rows, after this kernel was tried. Raises UnsupportedError, unless `best_effort`: then `left-out` says why not."""
     if not any(row[0] == "link-limit" for row in rows):
         return rows
     try:
@@ -28,9 +29,13 @@ def possible(rows: list[list[str]], *, best_effort: bool) -> list[list[str]]:
                 f"`limits.ingress` and `limits.egress` cannot be enforced here: {error.message}",
                 hint="the kernel needs sch_tbf, sch_ingress, cls_bpf and BPF; `limits.enforcement: best-effort` goes on without",
             ) from None
-        ignored = [["@ignored", f"{row[1]}.limits", error.message] for row in rows if row[0] == "link-limit"]
-        return [row for row in rows if row[0] != "link-limit"] + ignored
+        without = [_left_out(f"{row[1]}.limits", error.message) for row in rows if row[0] == "link-limit"]
+        return [row for row in rows if row[0] != "link-limit"] + without
     return rows
+
+
+def _left_out(key: str, why: str) -> list[str]:
+    return left_out(key, f"`{key}` cannot be enforced here: {why}")
 
 
 def of(plan: Rows) -> dict[str, tuple[str, str, str]]:

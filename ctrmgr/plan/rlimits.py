@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr.errors import UnsupportedError
+from ctrmgr.plan import limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ PREFIX = "limits.kernel."
 
 
 def rows(config: Mapping[str, str], host: Host, *, pins: bool = False) -> list[list[str]]:
-    """`rlimit` rows, and an `@ignored` row for each key left out by `limits.enforcement: best-effort`. `pins`: it has devices
+    """`rlimit` rows, and a `left-out` row for each key left out by `limits.enforcement: best-effort`. `pins`: it has devices
     that work on memory which stays where it is, and so no limit on that, unless the configuration has one or we have.
 
     Raises UnsupportedError for a limit that the kernel would refuse.
@@ -39,7 +40,7 @@ def rows(config: Mapping[str, str], host: Host, *, pins: bool = False) -> list[l
         )
         if config.get("limits.enforcement") != "best-effort":
             raise error
-        found.append(["@ignored", key, error.message])
+        found.append(limits.left_out(key, error.message))
     return found + [["rlimit", name, soft, hard] for name, (soft, hard) in sorted(limited.items())]
 
 

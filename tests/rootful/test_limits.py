@@ -156,9 +156,26 @@ def test_what_best_effort_goes_on_without_is_said(ctr: Ctr) -> None:
     refused = ctr("launch", "builtin:busybox", "c1", *OFFLINE, *given, code=5)
     assert "`limits.hugepages.64KB` cannot be enforced here" in refused.stderr
     assert "c1" not in ctr("list").stdout
-    ctr("launch", "builtin:busybox", "c1", *OFFLINE, *given, "-c", "limits.enforcement=best-effort")
+    more = (
+        "limits.ingress=1Mbit",
+        "limits.kernel.nofile=100:200",
+        "linux.sysctl.net.ipv4.ip_forward=1",
+        "limits.gpu.memory=1GiB",
+    )
+    given += tuple(word for key in (*more, "limits.enforcement=best-effort") for word in ("-c", key))
+    said = ctr("launch", "builtin:busybox", "c1", *OFFLINE, *given).stderr
+    assert "note: `limits.hugepages.64KB` cannot be enforced here" in said
+    assert "note: `limits.ingress` cannot be enforced here: it has no link\n" in said
     found = limits(ctr)
     assert found["pids.max"]["enforced"] is True
+    assert (found["limits.kernel.nofile"]["value"], found["limits.kernel.nofile"]["state"]) == ("100:200", "enforced")
+    assert found["limits.gpu.memory"]["state"] == "no device"
+    assert found["linux.sysctl.net.ipv4.ip_forward"]["enforced"] is True
+    ctr("exec", "c1", "--", "sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward")
+    now = limits(ctr)["linux.sysctl.net.ipv4.ip_forward"]
+    assert (now["value"], now["state"], now["mechanism"]) == ("0", "not in force", "sysctl")
+    assert "limits.hugepages.1MB" in ctr("config", "set", "c1", "limits.hugepages.1MB=1MiB").stderr
+    found = limits(ctr)
     assert found["limits.hugepages.64KB"]["enforced"] is False
     assert "no pages of 64KB" in str(found["limits.hugepages.64KB"]["value"])
 

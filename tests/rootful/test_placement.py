@@ -39,7 +39,7 @@ def cpus() -> tuple[str, str]:
     own = record.Record("c1")
     plan = own.plan()
     planned = {row[2]: row[3] for row in plan if row[0] == "cgroup-file"}
-    (actual,) = (each for each in limits.read(own, plan) if each["file"] == "cpuset.cpus")
+    (actual,) = (each for each in limits.read(plan) if each["file"] == "cpuset.cpus")
     assert actual["enforced"]
     return planned["cpuset.cpus"], planned["cpuset.mems"]
 

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctrmgr.backend import devices
 from ctrmgr.backend.device_limits import unlimited
 from ctrmgr.devices import unix_block
+from ctrmgr.devices.rows import without
 from ctrmgr.errors import CtrmgrError, HostError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
-from ctrmgr.plan import device_limits, limits
+from ctrmgr.plan import compile, device_limits, gpu_limits, limits
 from ctrmgr.spec import device as spec
 from ctrmgr.spec import keys
 from ctrmgr.spec.limits import LIMITS, UNIFIED_FILES, V1_FILES, hugetlb
@@ -149,8 +151,8 @@ def test_why_not(tmp_path: Path, layout: str, key: str, value: str, reason: str)
     host = machine(tmp_path, layout)
     with pytest.raises(UnsupportedError, match=f"`{key}` cannot be enforced here: .*{reason}"):
         limits.rows({key: value}, host)
-    ((word, name, said),) = limits.rows({key: value, "limits.enforcement": "best-effort"}, host)
-    assert (word, name) == ("@ignored", key) and reason in said
+    ((word, _, name, said),) = limits.rows({key: value, "limits.enforcement": "best-effort"}, host)
+    assert (word, name) == ("left-out", key) and reason in said
 
 
 def test_v1_swappiness(tmp_path: Path) -> None:
@@ -390,7 +392,14 @@ def test_a_disk_that_cannot_be_limited(tmp_path: Path, monkeypatch: pytest.Monke
     host = machine(tmp_path, "v2", delegated="memory")
     with pytest.raises(UnsupportedError, match=r"`d0`: `limits\.read` cannot be enforced here: `io` was not delegated"):
         io(host, wish)
-    assert [row[1] for row in io(host, wish, best_effort=True)] == ["d0.limits.read", "d0.limits.write"]
+    left = io(host, wish, best_effort=True)
+    assert [row[:3] for row in left] == [["left-out", "d0", f"d0.limits.{what}"] for what in ("read", "write")]
+    assert without(left, "d0") == []  # a detach takes it out of the plan
+    monkeypatch.setattr("ctrmgr.host.machine.Host", lambda: host)
+    asked = [["@io", "d0", "/dev/sda", "read", "5iops"]]
+    with pytest.raises(UnsupportedError, match="not delegated"):
+        devices.limited(asked, [])
+    assert devices.limited(asked, gpu_limits.kept({"limits.enforcement": "best-effort"})) == left[:1]
 
 
 @pytest.mark.parametrize("value", ["0", "0iops", "x", "1Q", "1.5MB", "-1", "5 iopss", "iops", "99999999EiB"])
@@ -403,3 +412,20 @@ def test_both_ways_of_saying_it() -> None:
     wish = spec.check("d0", {"type": "unix-block", "source": "/dev/sda", "limits.read": "1MB", "limits.max": "1MB"})
     with pytest.raises(ValueError, match=r"limits\.max"):
         unix_block.rows("d0", wish)
+
+
+def test_a_link_that_cannot_be_limited() -> None:
+    """The host's network, and a link of the host's that moves in, are refused; without any there is nothing to limit."""
+    wish = {"limits.ingress": "1000000"}
+    moved = [["netdev", "n", "eth1", "eth1", "", "0", "required"]]
+    for rows, why in ((moved, "one of the host's that moves in"), ([["net", "host"]], "no link of its own")):
+        with pytest.raises(UnsupportedError, match=f"`limits.ingress` cannot be enforced here: .*{why}"):
+            compile._network(rows, wish)
+        (row,) = compile._network(rows, {**wish, "limits.enforcement": "best-effort"})[1:]
+        assert row[:3] == ["left-out", "", "limits.ingress"] and why in row[3]
+    assert compile._network([], wish) == [
+        ["net", "none"],
+        limits.left_out("limits.ingress", "`limits.ingress` cannot be enforced here: it has no link"),
+    ]
+    bridged = [["net", "bridge"], ["@limit", "eth0", "", "", ""], ["@link", "br", "eth0", "", "0", ""], *moved]
+    assert compile._network(bridged, wish)[2:] == [["link-limit", "eth0", "1000000", "0", "4294967295"]]

@@ -91,7 +91,7 @@ def test_delegated_without_a_controller_is_refused_or_left_out(tmp_path: Path) -
     with pytest.raises(UnsupportedError, match=r"`limits.cpu` .*delegated"):
         limits.rows(LIMITS, host)
     rows = limits.rows({**LIMITS, "limits.enforcement": "best-effort"}, host)
-    assert [row[1] for row in rows if row[0] == "@ignored"] == [
+    assert [row[2] for row in rows if row[0] == "left-out"] == [
         "limits.cpu", "limits.cpu.allowance", "limits.cpu.priority",
     ]  # fmt: skip
     assert [row[2] for row in rows if row[0] == "cgroup-file"] == ["memory.max", "memory.swap.max", "pids.max"]

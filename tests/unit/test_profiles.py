@@ -205,5 +205,5 @@ def test_limits_that_the_kernel_would_refuse(machine: Machine) -> None:
             rlimits.rows(given, host)
         assert next(iter(given)) in refused.value.message
         rows = rlimits.rows({**given, "limits.enforcement": "best-effort"}, host)
-        assert [row[:2] for row in rows] == [["@ignored", next(iter(given))]]
+        assert [row[:3] for row in rows] == [["left-out", "", next(iter(given))]]
     assert rlimits.rows({"limits.kernel.memlock": "1:8388608"}, host) == [["rlimit", "memlock", "1", "8388608"]]
