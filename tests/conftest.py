@@ -42,7 +42,9 @@ def build(folder: Path, *options: str) -> Path:
         done = subprocess.run(["ninja", "-C", folder], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
         programs = folder / "native_helpers"
-        shutil.copy(ROOT / "native_helpers/seccomp/default.policy", programs)
+        # in one step: tests of another process may be reading it
+        shutil.copy(ROOT / "native_helpers/seccomp/default.policy", programs / "new.policy")
+        (programs / "new.policy").rename(programs / "default.policy")
     return programs
 
 

@@ -73,7 +73,7 @@ class Args:
     def __init__(self, positional: list[str], options: dict[str, list[str]], rest: list[str] | None) -> None:
         self.positional, self.options = positional, options
         self.rest = rest
-        """What stood after `--`, or None if there was no `--`."""
+        """What stood after the `--` of a command with `passthrough`; of any other it is arguments, whatever it begins with."""
 
     def flag(self, name: str) -> bool:
         return name in self.options
@@ -138,7 +138,10 @@ def parse(command: Command, words: list[str]) -> Args:
     while queue:
         word = queue.pop()
         if word == "--":
-            rest = queue[::-1]
+            if command.passthrough:
+                rest = queue[::-1]
+            else:
+                positional.extend(queue[::-1])
             break
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")

@@ -37,7 +37,7 @@ complete -c ctrmgr -f -a '(ctrmgr completion words -- (commandline -opc)[2..] (c
 def run_completion(args: Args) -> None:
     shell = args.positional[0]
     if shell == "words":
-        print("\n".join(words(args.rest or args.positional[1:])))
+        print("\n".join(words(args.positional[1:])))
         return
     if shell not in SCRIPTS:
         raise SpecError(f"`{shell}`: no completion for it", hint=f"there is one for {', '.join(SCRIPTS)}")

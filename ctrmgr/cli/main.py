@@ -82,8 +82,9 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
         if words[: len(parts)] == parts and (best is None or len(parts) > len(best.name.split(" "))):
             best = command
     if best is None:
-        known = ", ".join(command.name for command in commands(module))
-        raise SpecError(f"unknown command `{' '.join(words[:2])}`", hint=f"there are: {known}")
+        known = ", ".join(command.name for command in commands(module) if command.name.startswith(f"{words[0]} "))
+        what = f"unknown command `{' '.join(words[:2])}`" if words[1:] else f"`{words[0]}` is no command by itself"
+        raise SpecError(what, hint=f"there are: {known}")
     return best, words[len(best.name.split(" ")) :]
 
 

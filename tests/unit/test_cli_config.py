@@ -220,7 +220,12 @@ def test_options_before_the_command(ctr: Ctr) -> None:
     assert "unknown command `-x`" in ctr("-x", code=2).stderr
     assert "unknown option `-x`" in ctr("-x", "list", code=2).stderr
     assert ctr("-f", "json", "info", "nosuch", code=3).stderr.startswith("{")
-    assert ctr("info", "nosuch", "--", "-f", "json", code=3).stderr.startswith("error: ")
+    assert ctr("exec", "nosuch", "--", "-f", "json", code=3).stderr.startswith("error: ")
+    # what stands behind `--` is no option, and is not passed over
+    assert "no instance `nosuch`" in ctr("delete", "--force", "--", "nosuch", code=3).stderr
+    assert "no instance `a`" in ctr("info", "--", "a", code=3).stderr
+    assert "`-x` cannot be" in ctr("config", "show", "--", "-x", code=2).stderr
+    assert "`storage` is no command by itself\n\nhint: there are: storage list\n" in ctr("storage", code=2).stderr
 
 
 def test_short_options_are_lxds(ctr: Ctr) -> None:
