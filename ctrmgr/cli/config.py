@@ -9,6 +9,7 @@ from ctrmgr import state
 from ctrmgr.backend.record import Record
 from ctrmgr.cli import command, config_device
 from ctrmgr.cli.command import Argument, Command
+from ctrmgr.cli.profile import OCI
 from ctrmgr.errors import ConflictError, NotFoundError
 
 TYPE_CHECKING = False
@@ -33,7 +34,15 @@ def _apply(args: Args, own: Record) -> None:
 
 
 def config_show(args: Args) -> None:
-    print(_yaml(Record(args.positional[0])), end="")
+    own = Record(args.positional[0])
+    if args.flag("oci"):
+        from ctrmgr.cli.profile import show_oci
+        from ctrmgr.plan.compile import find
+        from ctrmgr.spec import profile
+
+        show_oci(args, *profile.merge([profile.load(find(known)) for known in own.profiles], own.config, own.devices))
+    else:
+        print(_yaml(own), end="")
 
 
 def _yaml(own: Record) -> str:
@@ -114,7 +123,14 @@ def _check(own: Record, file: str, text: str) -> ProfileSpec:
 INSTANCE = Argument("INSTANCE", "its name", complete="instance")
 KEY = Argument("KEY", "docs/reference/config.md lists them")
 COMMANDS = (
-    Command("config show", "an instance's own keys and devices", config_show, arguments=(INSTANCE,)),
+    Command(
+        "config show",
+        "an instance's own keys and devices",
+        config_show,
+        arguments=(INSTANCE,),
+        options=OCI,
+        help="With --oci, its profiles' limits are among them.",
+    ),
     Command("config get", "the value of a key that counts", config_get, arguments=(INSTANCE, KEY)),
     Command(
         "config set",

@@ -277,6 +277,8 @@ def _yaml(profiles: object, config: object, own: object) -> str:
 
 
 def config_show(args: Args) -> None:
+    if args.flag("oci"):
+        raise SpecError("`--oci` is for what is on this machine", hint="`ctrmgr profile pull` takes a profile over")
     server, name = distant.one(args.positional[0])
     print(shown(instances.get(server, name)), end="")
 

@@ -65,6 +65,8 @@ def text(found: dict[str, Any], name: str) -> str:
 
 
 def profile_show(args: Args) -> None:
+    if args.flag("oci"):
+        raise SpecError("`--oci` is for what is on this machine", hint="`ctrmgr profile pull` takes a profile over")
     server, name = _at(args.positional[0])
     print(text(get(server, name)[0], name), end="")
 

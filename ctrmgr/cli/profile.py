@@ -8,11 +8,13 @@ import sys
 
 from ctrmgr import state
 from ctrmgr.cli.command import Argument, Command, Option
-from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError, SpecError
+from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError, SpecError, UnsupportedError
 from ctrmgr.plan import folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ctrmgr.cli.command import Args
     from ctrmgr.spec.profile import ProfileSpec
 
@@ -90,7 +92,29 @@ def profile_list(args: Args) -> None:
 def profile_show(args: Args) -> None:
     from ctrmgr.plan.compile import find
 
-    print(_read(find(args.positional[0])), end="")
+    path = find(args.positional[0])
+    if args.flag("oci"):
+        from ctrmgr.spec import profile
+
+        found = profile.load(path)
+        show_oci(args, found.config, found.devices)
+    else:
+        print(_read(path), end="")
+
+
+def show_oci(args: Args, config: Mapping[str, str], devices: Mapping[str, Mapping[str, str]]) -> None:
+    """The limits for other runtimes. Raises UnsupportedError for those that OCI has no word for, unless `--ignore-unsupported`."""
+    import json
+
+    from ctrmgr.spec import oci_write
+
+    made, left = oci_write.config(config, devices)
+    for key, why in left.items():
+        if not args.flag("ignore-unsupported"):
+            hint = "`--ignore-unsupported` leaves out what cannot be said, and says so"
+            raise UnsupportedError(f"`{key}` cannot be written: {why}", hint=hint)
+        _talk(args, f"note: `{key}` is not written: {why}")
+    print(json.dumps(made, indent="\t", ensure_ascii=False))
 
 
 def _from_oci(name: str, file: str, text: str) -> str:
@@ -211,6 +235,12 @@ def profile_pull(args: Args) -> None:
 
 PROFILE = Argument("PROFILE", "its name", complete="profile")
 FORCE = Option("force", "replace one of that name")
+OCI = (
+    Option(
+        "oci", "its limits as an OCI `config.json`, for other runtimes; an error names those that OCI has no word for"
+    ),
+    Option("ignore-unsupported", "with `--oci`: leave these out, and say so"),
+)
 COMMANDS = (
     Command(
         "profile list",
@@ -223,6 +253,7 @@ COMMANDS = (
         "a profile's text",
         profile_show,
         arguments=(Argument("PROFILE", "its name, or REMOTE:NAME", complete="profile", distant=True),),
+        options=OCI,
     ),
     Command(
         "profile push",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The limits of an OCI runtime configuration (`linux.resources` of a `config.json`) as keys of ours. Cold.
+"""The limits of an OCI runtime configuration as keys of ours: `linux.resources` and `linux.sysctl` of a `config.json`, and the `rlimits`
+of its process. Cold.
 
 What has no key of ours is an error that names it: a limit that is dropped without a word is none.
 """
@@ -14,7 +15,10 @@ from ctrmgr.spec import keys
 
 Config = dict[str, str]
 UNLIMITED = -1
+INFINITY = (1 << 64) - 1
+"""The limit of a process that is none."""
 TOP: Path = ("linux", "resources")
+SYSCTL, RLIMIT = "linux.sysctl.", "limits.kernel."
 
 
 def is_config(data: object) -> bool:
@@ -24,10 +28,8 @@ def is_config(data: object) -> bool:
 
 def config(document: Document) -> Config:
     """The keys, each in its canonical form. Raises SpecError for what cannot be taken over."""
-    resources: Any = document.data
-    for step in TOP:
-        resources = resources.get(step) or {} if isinstance(resources, dict) else resources
-    found: Config = {}
+    resources = _at(document, TOP)
+    found: Config = {**_sysctl(document, ("linux", "sysctl")), **_rlimits(document, ("process", "rlimits"))}
     for name, value in _map(document, TOP, resources).items():
         take = TAKEN.get(name)
         if take is None:
@@ -35,6 +37,31 @@ def config(document: Document) -> Config:
         if value is not None:
             found.update(take(document, (*TOP, name), value))
     return {key: keys.check(key, value) for key, value in found.items()}
+
+
+def _at(document: Document, path: Path) -> Any:
+    found: Any = document.data
+    for step in path:
+        found = found.get(step) or {} if isinstance(found, dict) else found
+    return found
+
+
+def _sysctl(document: Document, path: Path) -> Config:
+    return {f"{SYSCTL}{name}": str(value) for name, value in _map(document, path, _at(document, path)).items()}
+
+
+def _rlimits(document: Document, path: Path) -> Config:
+    given, found = _at(document, path) or [], dict[str, str]()
+    if not isinstance(given, list):
+        raise document.error(path, "is not a list")
+    for each in given:
+        name = str(_map(document, path, each).get("type"))
+        numbers = [_number(document, path, each.get(word)) for word in ("soft", "hard")]
+        soft, hard = ("unlimited" if number in (UNLIMITED, INFINITY) else str(number) for number in numbers)
+        if not name.startswith("RLIMIT_") or name[7:].lower() not in keys.RLIMITS:
+            raise document.error(path, f"has no limit that is called `{name}`")
+        found[f"{RLIMIT}{name[7:].lower()}"] = f"{soft}:{hard}"
+    return found
 
 
 def _map(document: Document, path: Path, value: Any) -> Mapping[str, Any]:
@@ -119,7 +146,21 @@ def _rdma(document: Document, path: Path, value: Any) -> Config:
 
 
 def _unified(document: Document, path: Path, value: Any) -> Config:
-    return {f"unified.{file}": str(text) for file, text in _map(document, path, value).items()}
+    found: Config = {}
+    for file, text in _map(document, path, value).items():
+        lines = str(text).splitlines()
+        if file == "misc.max" and all(len(line.split()) == 2 for line in lines):
+            found.update((f"limits.misc.{resource}", amount) for resource, amount in map(str.split, lines))
+        else:
+            found[f"unified.{file}"] = str(text)
+    return found
+
+
+def _block(document: Document, path: Path, value: Any) -> Config:
+    weight = _fields(document, path, value, {"weight": "weight"}).get("weight", 0)
+    if weight % 100 and weight != 10:
+        raise document.error((*path, "weight"), "is not in hundreds, which `limits.disk.priority` counts")
+    return {"limits.disk.priority": str(weight // 100)} if weight else {}
 
 
 def _devices(document: Document, path: Path, value: Any) -> Config:
@@ -130,6 +171,7 @@ def _devices(document: Document, path: Path, value: Any) -> Config:
 
 
 TAKEN: dict[str, Callable[[Document, Path, Any], Config]] = {
+    "blockIO": _block,
     "cpu": _cpu,
     "devices": _devices,
     "gpu": _simple(memory="limits.gpu.memory", prio="limits.gpu.priority"),
