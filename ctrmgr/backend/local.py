@@ -69,10 +69,7 @@ def _stop(name: str, timeout: float | None, force: bool) -> None:
         from ctrmgr.backend import gpu_limits
 
         gpu_limits.ending(name)
-    if force:
-        control.ask(run, control.KILL)
-    else:
-        control.ask(run, control.STOP, arg=max(1, int(timeout * 1000)) if timeout is not None else 0)
+    _end(name, timeout, force)
     crash("stop-asked")
     repair.guids(name, running=False)
     leases.release(name)
@@ -82,6 +79,21 @@ def _stop(name: str, timeout: float | None, force: bool) -> None:
         repair.end_run(name)
     if noted:
         repair.restore(name)
+
+
+def _end(name: str, timeout: float | None, force: bool) -> None:
+    """Raises ConflictError when its monitor, which lives, does not hear."""
+    op, arg = (control.KILL, 0) if force else (control.STOP, max(1, int(timeout * 1000)) if timeout is not None else 0)
+    for last in (False, False, True):
+        try:
+            control.ask(record.run_home(name), op, arg=arg)
+            return
+        except ConflictError:
+            # it ends by itself, or begins anew because init was rebooted, and is asked again
+            if not record.is_running(name):
+                return
+            if last:
+                raise
 
 
 def _give_back(name: str) -> None:

@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 
-from ctrmgr import kernel
+from ctrmgr import kernel, state
 from ctrmgr.errors import ConflictError
 
 TYPE_CHECKING = False
@@ -24,6 +24,8 @@ VERSION = 1
 STATUS, ATTACH, DETACH, DEVICES, STOP, KILL, FREEZE, THAW, ENTER, SIGNAL, WAIT, LIMIT = range(1, 13)
 PART, COMMIT, SUSPEND, RESUME, TEXT = range(13, 18)
 RLIMIT, SYSCTL, MEND_FILTER, MEND_NODE, TRACE = 18, 19, 20, 21, 22
+AGAIN_S = 10.0
+"""Seconds in which a monitor that begins anew is there again."""
 NAMES = (
     " status attach detach devices stop kill freeze thaw enter signal wait limit part commit suspend resume text"
     " rlimit sysctl mend_filter mend_node trace"
@@ -276,6 +278,22 @@ def gone(run: str) -> ConflictError:
 
 
 def _connect(connection: _socket.socket, run: str) -> None:
+    """A monitor that begins anew, because its instance was rebooted, hears nobody for a moment: it has its lock, and is waited for."""
+    until = 0.0
+    while True:
+        try:
+            _reach(connection, run)
+            return
+        except (ConnectionRefusedError, FileNotFoundError):
+            import time
+
+            until = until or time.monotonic() + (connection.gettimeout() or AGAIN_S)
+            if not state.is_locked(f"{run}/state") or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
+
+def _reach(connection: _socket.socket, run: str) -> None:
     # A path may be longer than a socket's address: then through a descriptor of its directory.
     if len(run) < 90:
         connection.connect(f"{run}/control")

@@ -95,6 +95,10 @@ def test_a_reboot_from_inside_finds_the_devices_as_they_are_now(ctr: Ctr) -> Non
     assert ctr("exec", "c1", "test", "-c", "/dev/net/tun").code == 0
     assert ctr("exec", "c1", "test", "-e", "/dev/fuse", code=1).code == 1
     assert "fuse" not in json.dumps(now["devices"])
+    # while it begins anew it hears nobody, and is waited for
+    ctr("exec", "c1", "reboot", code=None)
+    ctr("stop", "c1")
+    assert ",STOPPED," in ctr("list", "-fcsv").stdout
 
 
 def test_a_first_limit(ctr: Ctr) -> None:
