@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.conftest import Ctr
-from tests.remote.daemons import Daemon, cgroups, remove_cgroups, tiny_image
+from tests.remote.daemons import Daemon, cgroups, empty, remove_cgroups, tiny_image
 from tests.remote.middle import Middle
 
 
@@ -146,8 +146,7 @@ class Outside(Ctr):
         self.argv = [*cluster.switch.inside(), *self.argv]
 
     def clean_up(self) -> None:
-        for line in self("list", "host:", "--format", "csv", code=None).stdout.splitlines()[1:]:
-            self("delete", "--force", line.split(",")[0], code=None)
+        empty(self, "host")
 
 
 @contextlib.contextmanager

@@ -23,6 +23,8 @@ BENCH = Path("/var/cache/ctrmgr-bench/trixie")
 TRIXIE = Path("/var/cache/ctrmgr-test/trixie")
 IDS = "root:1000000:1000000000"
 ADDRESS = "127.0.0.1:8443"
+PATIENCE = 120.0
+"""Seconds for what takes one or two, on a machine that does much else."""
 
 ENTER = """
 set -eu
@@ -125,6 +127,7 @@ class Daemon:
         return "/"
 
     def start(self) -> None:
+        self.socket.unlink(missing_ok=True)  # of one that was killed: nobody answers there
         unshare = [
             "unshare",
             "--mount",
@@ -142,7 +145,9 @@ class Daemon:
             env=self.env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
         )  # fmt: skip
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        for _ in range(600):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, (self.scratch / "log").read_text()
             self.pid = int((children.read_text().split() or ["0"])[0])
             if (
                 self.pid
@@ -150,7 +155,6 @@ class Daemon:
                 and self.run(*self.admin, "waitready", "--timeout=30", code=None)[0] == 0
             ):
                 return
-            assert self.process.poll() is None, (self.scratch / "log").read_text()
             time.sleep(0.05)
         raise AssertionError((self.scratch / "log").read_text())
 
@@ -173,7 +177,7 @@ class Daemon:
 
     def run(self, *words: str, code: int | None = 0, stdin: bytes = b"") -> tuple[int, str]:
         enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--net", "--ipc", "--uts", "--wd=/"]
-        done = subprocess.run([*enter, *words], env=self.env, input=stdin, capture_output=True, timeout=60)
+        done = subprocess.run([*enter, *words], env=self.env, input=stdin, capture_output=True, timeout=PATIENCE)
         text = (done.stdout + (b"" if done.returncode == 0 else done.stderr)).decode(errors="replace")
         assert code is None or done.returncode == code, f"{words}: {text}"
         return done.returncode, text
@@ -238,12 +242,16 @@ class Remote(Ctr):
         self.argv = [*daemon.inside(), *self.argv]
 
     def clean_up(self) -> None:
-        """The server may still be at something that a test began and did not wait for."""
-        deadline = time.monotonic() + 30
-        while listed := self("list", "host:", "--format", "csv", code=None).stdout.splitlines()[1:]:
-            done = self("delete", "--force", *(line.split(",")[0] for line in listed), code=None)
-            assert time.monotonic() < deadline, done
-            time.sleep(0.2 if done.code else 0)
+        empty(self, "host")
+
+
+def empty(ctr: Ctr, *remotes: str) -> None:
+    """No instances are left. A server may still be at something that a test began and did not wait for."""
+    deadline = time.monotonic() + PATIENCE
+    while listed := json.loads(ctr("list", *(f"{name}:" for name in remotes), "-f", "json", code=None).stdout or "[]"):
+        done = ctr("delete", "--force", *(row["name"] for row in listed), code=None)
+        assert done.code == 0 or time.monotonic() < deadline, done
+        time.sleep(0.2 if done.code else 0)
 
 
 class Known(Ctr):
@@ -256,9 +264,7 @@ class Known(Ctr):
             self("remote", "add", name, str(daemon.socket))
 
     def forget_instances(self) -> None:
-        listed = self("list", *(f"{name}:" for name in self.servers), "--format", "json")
-        if names := [row["name"] for row in json.loads(listed.stdout)]:
-            self("delete", "--force", *names)
+        empty(self, *self.servers)
 
 
 @contextlib.contextmanager
@@ -311,6 +317,7 @@ def started(kinds: Sequence[type[Daemon]], scratch: Path) -> Iterator[list[Daemo
 
 __all__ = (
     "ADDRESS",
+    "PATIENCE",
     "ROOT",
     "Daemon",
     "Incus",
@@ -318,6 +325,7 @@ __all__ = (
     "Lxd",
     "Remote",
     "cgroups",
+    "empty",
     "knowing",
     "remove_cgroups",
     "started",

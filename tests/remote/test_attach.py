@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.remote.daemons import Remote
+from tests.remote.daemons import PATIENCE, Remote
 
 
 @pytest.fixture
@@ -77,12 +77,12 @@ def test_two_and_more_at_once(c1: Remote) -> None:
         )
         for name in names
     ]
-    assert [(each.wait(60), each.stderr.read()) for each in running] == [(0, b"")] * 8
+    assert [(each.wait(PATIENCE), each.stderr.read()) for each in running] == [(0, b"")] * 8
     assert sh(c1, "cd /dev; echo d[0-9]").split() == names
     devices = json.loads(c1("info", "host:c1", "--format", "json").stdout)["devices"]
     assert {each["name"] for each in devices} == {*names, "root"}
     running = [c1.popen("detach-device", "host:c1", name, stderr=subprocess.PIPE) for name in names]
-    assert [(each.wait(60), each.stderr.read()) for each in running] == [(0, b"")] * 8
+    assert [(each.wait(PATIENCE), each.stderr.read()) for each in running] == [(0, b"")] * 8
     assert sh(c1, "cd /dev; echo d[0-9]").split() == ["d[0-9]"]
 
 
@@ -103,7 +103,7 @@ def test_beside_the_vendors_client(c1: Remote) -> None:
             "path=/dev/theirs",
             code=None,
         )
-        assert ours.wait(60) == 0
+        assert ours.wait(PATIENCE) == 0
         if told[0] == 0:
             assert sh(c1, "ls /dev/ours /dev/theirs").split() == ["/dev/ours", "/dev/theirs"], turn
             c1("detach-device", "host:c1", "theirs")

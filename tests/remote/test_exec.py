@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.daemons import Daemon, Remote
+from tests.remote.daemons import PATIENCE, Daemon, Remote
 
 
 @pytest.fixture(scope="module", params=["lxd-unix", "lxd-https", "incus-unix", "incus-https"])
@@ -96,7 +96,7 @@ def test_who_and_where(c1: Remote) -> None:
 def test_a_reader_that_goes(c1: Remote) -> None:
     """`exec … yes | head -1` ends."""
     line = " ".join([*c1.argv, "exec", "host:c1", "--", "yes", "|", "head", "-n", "1"])
-    done = subprocess.run(["sh", "-c", line], env=c1.env, capture_output=True, timeout=20)
+    done = subprocess.run(["sh", "-c", line], env=c1.env, capture_output=True, timeout=PATIENCE)
     assert done.stdout == b"y\n"
 
 
@@ -106,7 +106,7 @@ def test_input_that_nobody_reads(c1: Remote) -> None:
         env=c1.env,
         input=b"abc" * 1_000_000,
         capture_output=True,
-        timeout=30,
+        timeout=PATIENCE,
     )
     assert (done.returncode, done.stdout) == (0, b"abc")
 
@@ -118,12 +118,12 @@ def test_signals_go_there(c1: Remote, number: signal.Signals) -> None:
     running = c1.popen("exec", "host:c1", "--", "sh", "-c", script, stdout=subprocess.PIPE)
     assert running.stdout.readline() == b"ready\n"  # type: ignore[union-attr]
     running.send_signal(number)
-    assert running.communicate(timeout=20)[0] == f"got {name}\n".encode()
+    assert running.communicate(timeout=PATIENCE)[0] == f"got {name}\n".encode()
     assert running.returncode == 9
 
 
 def read_until(fd: int, what: bytes) -> bytes:
-    found, deadline = b"", time.monotonic() + 15
+    found, deadline = b"", time.monotonic() + PATIENCE
     while what not in found:
         assert time.monotonic() < deadline, found
         if select.select([fd], [], [], 0.5)[0]:
@@ -141,15 +141,14 @@ def test_terminal(c1: Remote) -> None:
     assert b"33 111" in read_until(outer, b"/root\r\n")
     ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 44, 122, 0, 0))
     running.send_signal(signal.SIGWINCH)
-    time.sleep(0.5)
-    os.write(outer, b"stty size\n")
+    os.write(outer, b"until stty size | grep 122; do sleep 0.1; done\n")
     read_until(outer, b"44 122")
-    os.write(outer, b"sleep 100\n")
-    time.sleep(0.5)
+    os.write(outer, b"echo sleep$((40+2)); sleep 1000\n")
+    read_until(outer, b"sleep42\r\n")
     os.write(outer, b"\x03echo still $((40+2))\n")
     read_until(outer, b"still 42\r\n")
     os.write(outer, b"exit 6\n")
-    assert running.wait(15) == 6
+    assert running.wait(PATIENCE) == 6
     assert termios.tcgetattr(inner) == before
     os.close(inner)
     os.close(outer)

@@ -9,6 +9,7 @@ import os
 import pty
 import socket
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -16,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.daemons import Remote, tiny_image
+from ctrmgr.remote.wire import CONNECT_SECONDS
+from tests.remote.daemons import PATIENCE, Remote, tiny_image
 from tests.remote.middle import Middle
 
 
@@ -51,7 +53,7 @@ def test_gone_under_a_command(unix: Remote, middle: Middle) -> None:
     )
     assert running.stdout.readline() == b"begun\n"
     unix("kill", "host:c1")
-    said = running.communicate(timeout=30)
+    said = running.communicate(timeout=PATIENCE)
     assert running.returncode in (6, 137), said
     unix("start", "host:c1")
     running = unix.popen(
@@ -69,7 +71,7 @@ def test_gone_under_a_command(unix: Remote, middle: Middle) -> None:
     middle.rule = lambda data: "cut"
     running.stdin.write(b"x")
     running.stdin.flush()
-    said = running.communicate(timeout=30)
+    said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 6 and b"went away" in said[1], said
 
 
@@ -84,14 +86,21 @@ def test_slow(unix: Remote, middle: Middle) -> None:
 @pytest.mark.parametrize("daemon", ["incus"], indirect=True)
 def test_nobody_answers(unix: Remote) -> None:
     """Something listens and never says a word; CTRMGR_REMOTE_TIMEOUT is how long a connection may take."""
-    etc = unix.folder / "etc/remotes"
-    etc.write_text(etc.read_text().replace("end\n", "remote\tmute\thttps://192.0.2.1:8443\tlxd\t\nend\n"))
+    listens = (
+        "import socket; one = socket.create_server(('127.0.0.1', 0)); print(one.getsockname()[1], flush=True); input()"
+    )
+    words = [*unix.daemon.inside(), sys.executable, "-c", listens]
+    mute = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert mute.stdin and mute.stdout
+    etc, url = unix.folder / "etc/remotes", f"https://127.0.0.1:{mute.stdout.readline().strip()}"
+    etc.write_text(etc.read_text().replace("end\n", f"remote\tmute\t{url}\tlxd\t\nend\n"))
     (unix.folder / "etc/servercerts").mkdir()
     (unix.folder / "etc/servercerts/mute.crt").write_bytes((unix.daemon.home / "server.crt").read_bytes())
     unix("remote", "show")
     begin = time.monotonic()
     gone = unix("list", "mute:", code=6, env={"CTRMGR_REMOTE_TIMEOUT": "1"})
-    assert "`mute` cannot be reached" in gone.stderr and time.monotonic() - begin < 5
+    assert "`mute`: no TLS: no answer in time" in gone.stderr and time.monotonic() - begin < CONNECT_SECONDS
+    mute.communicate()
 
 
 @pytest.mark.parametrize("daemon", ["incus"], indirect=True)
@@ -132,9 +141,9 @@ def test_interrupted(unix: Remote, middle: Middle) -> None:
 
     middle.rule = rule
     running = unix.popen("create", "tiny", "far:c1", stderr=subprocess.PIPE)
-    assert seen.wait(20)
+    assert seen.wait(PATIENCE)
     running.send_signal(2)
-    running.communicate(timeout=60)
+    running.communicate(timeout=PATIENCE)
     assert running.returncode == 130
     assert names(unix) == []
 
@@ -160,9 +169,9 @@ def interrupted(host: Remote, middle: Middle, *words: str) -> None:
     """Ctrl-C while the server works."""
     rule = middle.rule = Once("slow", b"/wait")
     running = host.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert rule.seen.wait(20)
+    assert rule.seen.wait(PATIENCE)
     running.send_signal(2)
-    said = running.communicate(timeout=60)
+    said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130, said
 
 
@@ -209,10 +218,10 @@ def test_killed(unix: Remote, middle: Middle, tmp_path: Path) -> None:
     for step, words in moments[unix.daemon.kind == "incus" :: 2]:
         middle.rule = rule = Once("pass" if step.startswith(b"POST") else "slow", step)
         running = unix.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert rule.seen.wait(20), words
+        assert rule.seen.wait(PATIENCE), words
         running.kill()
-        running.communicate(timeout=20)
-        deadline = time.monotonic() + 20
+        running.communicate(timeout=PATIENCE)
+        deadline = time.monotonic() + PATIENCE
         while os.listdir(unix.folder / "state/passing"):
             assert time.monotonic() < deadline, (step, words)
             unix("image", "list", "far:")
@@ -247,15 +256,16 @@ def test_console(unix: Remote, middle: Middle) -> None:
         ours, theirs = pty.openpty()
         as_it_was = termios.tcgetattr(theirs)
         running = unix.popen("console", "far:c1", stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
-        assert rule.seen.wait(20)
+        assert rule.seen.wait(PATIENCE)
         while termios.tcgetattr(theirs) == as_it_was:
+            assert running.poll() is None, running.communicate()
             time.sleep(0.01)
         if act == "stop":
             unix("stop", "--force", "host:c1")
         else:
             middle.rule = lambda data: "cut"
             os.write(ours, b"x")
-        error = running.communicate(timeout=30)[1]
+        error = running.communicate(timeout=PATIENCE)[1]
         assert running.returncode == code and said in error, (act, error)
         assert termios.tcgetattr(theirs) == as_it_was
         os.close(ours)

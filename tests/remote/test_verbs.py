@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.conftest import Ctr
-from tests.remote.daemons import Remote
+from tests.remote.daemons import PATIENCE, Remote
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_keys_of_two_at_once(host: Remote) -> None:
     host("create", "tiny", "host:c1")
     running = [host.popen("config", "set", "host:c1", f"user.k{n}=1", stderr=subprocess.PIPE) for n in range(8)]
     for each in running:
-        assert each.wait(60) == 0, each.communicate()
+        assert each.wait(PATIENCE) == 0, each.communicate()
     shown = host("config", "show", "host:c1").stdout
     assert [n for n in range(8) if f"user.k{n}: '1'" not in shown] == []
 
@@ -185,7 +185,7 @@ def test_keys_of_two_at_once(host: Remote) -> None:
 def test_kill(host: Remote) -> None:
     host("launch", "tiny", "host:c1")
     host("kill", "host:c1", "--signal", "TERM")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while status(host) != "STOPPED":
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -202,7 +202,7 @@ def test_logs_follow(unix: Remote) -> None:
     unix("exec", "host:c1", "--", "sh", "-c", "echo more from init > /dev/console")
     assert follower.stdout.readline() == b"more from init\r\n"
     unix("stop", "--force", "host:c1")
-    assert follower.communicate(timeout=20)[0] == b""
+    assert follower.communicate(timeout=PATIENCE)[0] == b""
 
 
 @pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
@@ -305,7 +305,7 @@ def test_console(unix: Remote) -> None:
     unix("start", "host:c1")
     sitting = unix.popen("console", "host:c1", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert sitting.stderr.readline() == b"ctrl-a q leaves it\n"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     seen = b""
     os.set_blocking(sitting.stdout.fileno(), False)
     while b"to the console" not in seen:
@@ -321,7 +321,7 @@ def test_console(unix: Remote) -> None:
     assert reader.stdout.read() == b"typed\n"
     sitting.stdin.write(b"\x01q")
     sitting.stdin.flush()
-    assert sitting.wait(20) == 0
+    assert sitting.wait(PATIENCE) == 0
     assert unix("console", "host:c1", stdin="").stdout == ""
 
 
