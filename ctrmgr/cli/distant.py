@@ -286,9 +286,11 @@ def run_console(args: Args) -> None:
         execute.refuse_if_stopped(server, name)
         talk(args, "ctrl-a q leaves it")
         try:
-            execute.console(server, name)
+            shown = execute.console(server, name)
         except CtrmgrError as error:
             raise instances.translated(server, name, error) from None
+    if not shown:
+        talk(args, "note: the console has shown nothing of the input: whether anybody has read it is not known")
 
 
 # Commands inside

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # the library's own makes enums of it
 import os
 import select
+import time
 
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError
 from ctrmgr.remote import instances
@@ -220,9 +221,9 @@ class _Loop:
                     poll.register(each.fileno(), select.POLLIN | (select.POLLOUT if each.out else 0))
                     busy = busy or each.more
             poll.register(self.signals.read, select.POLLIN)
-            if self.stdin_open and len(self.input.out) < BACKLOG:
+            if self.stdin_open and len(self.input.out) < BACKLOG and self._listens():
                 poll.register(self.streams.stdin, select.POLLIN)
-            ready = dict(poll.poll(0 if busy else None))
+            ready = dict(poll.poll(0 if busy else self._patience()))
             self._signals()
             if self.streams.stdin in ready and self.stdin_open:
                 self._stdin()
@@ -233,6 +234,14 @@ class _Loop:
 
     def _over(self) -> bool:
         return all(each.ended for each in self.outputs)
+
+    def _listens(self) -> bool:
+        """Whether the other side takes input by now."""
+        return True
+
+    def _patience(self) -> int | None:
+        """Milliseconds after which to look again although nothing has happened."""
+        return None
 
     def _flush(self, each: WebSocket) -> None:
         try:
@@ -302,14 +311,56 @@ ESCAPE, LEAVE = 1, ord("q")
 """Ctrl-a q leaves a console; ctrl-a ctrl-a is one ctrl-a."""
 
 
+AWAKE_SECONDS, QUIET_SECONDS, SILENT_SECONDS = 0.5, 0.2, 2.0
+"""A server throws away what comes before its own program is at the console, and what that has not read when we go."""
+REFUSED = b"Failed running forkconsole"
+TAKEN = "somebody is at its console already"
+
+
 class _Console(_Loop):
-    """A console has no end of its own: whoever looks at it leaves, by the keys for it or when the input ends."""
+    """A console has no end of its own: whoever looks at it leaves, by the keys for it or when the input ends.
+
+    What is typed by a program comes at once, and then its end: it is sent when somebody is there to read it, and the console shows it,
+    unless it is a secret, before we go.
+    """
 
     escaped = left = False
+    heard = typed = 0.0
+
+    def __init__(self, sockets: dict[str, WebSocket], signals: _Signals, streams: Streams) -> None:
+        super().__init__(sockets, signals, streams, True)
+        self.begun = time.monotonic()
+        self.people = os.isatty(streams.stdin)
+
+    @property
+    def shown(self) -> bool:
+        """Whether anything came after what was typed."""
+        return self.people or self.heard >= self.typed
+
+    def go(self) -> None:
+        super().go()
+        self.input.close()
+        self._flush(self.input)
 
     def _over(self) -> bool:
-        # What was typed before is to get there.
-        return super()._over() or (self.left and not self.input.out)
+        if super()._over():
+            return True
+        if not self.left or self.input.out:  # what was typed before is to get there
+            return False
+        now = time.monotonic()
+        quiet = now - self.heard >= QUIET_SECONDS if self.shown else now - self.typed >= SILENT_SECONDS
+        return self.people or not self.typed or quiet or now - self.typed >= SILENT_SECONDS
+
+    def _listens(self) -> bool:
+        return self.people or bool(self.heard) or time.monotonic() - self.begun >= AWAKE_SECONDS
+
+    def _patience(self) -> int | None:
+        return 50 if self.left or not self._listens() else None
+
+    def _receive(self, each: WebSocket) -> None:
+        if each is self.input:
+            self.heard = time.monotonic()
+        super()._receive(each)
 
     def _stdin(self) -> None:
         try:
@@ -330,27 +381,46 @@ class _Console(_Loop):
             typed.append(byte)
             self.escaped = False
         if typed:
+            self.typed = time.monotonic()
             self.input.send(BINARY, bytes(typed))
         if self.left:
             self.stdin_open = False
-            self.input.close()
 
 
-def console(server: Server, name: str, streams: Streams | None = None) -> None:
-    """Until it is left, the input ends, or the instance stops. Raises NotFoundError, ConflictError, BackendError."""
+def console(server: Server, name: str, streams: Streams | None = None) -> bool:
+    """Until it is left, the input ends, or the instance stops. False: the console has shown nothing after what a program has typed, and
+    nobody knows whether it was read. Raises NotFoundError, ConflictError, BackendError."""
     width, height = _size()
     asked = {"width": width, "height": height, "type": "console"}
-    found = server.decoded(server.send("POST", f"/instances/{quoted(name)}/console", asked))
+    streams = streams or Streams()
+    write, refused = streams.write, False
+
+    def watched(fd: int, data: bytes) -> None:
+        nonlocal refused
+        refused = refused or REFUSED in data
+        if not refused:
+            write(fd, data)
+
+    try:
+        found = server.decoded(server.send("POST", f"/instances/{quoted(name)}/console", asked))
+    except BackendError as error:
+        if "already connected" in error.message:
+            raise ConflictError(TAKEN) from None
+        raise
     operation = str(found["id"])
     secrets: dict[str, str] = found["metadata"]["fds"]
     sockets: dict[str, WebSocket] = {}
     try:
         _open(server, operation, secrets, sockets)
         with _Signals(True) as signals, _Raw():
-            _Console(sockets, signals, streams or Streams(), True).go()
+            sitting = _Console(sockets, signals, Streams(streams.stdin, watched))
+            sitting.go()
     finally:
         for each in sockets.values():
             each.drop()
+    if refused:
+        raise ConflictError(TAKEN)
+    return sitting.shown
 
 
 def record(server: Server, name: str, command: Sequence[str]) -> int:

@@ -319,10 +319,19 @@ def test_console(unix: Remote) -> None:
         sitting.stdin.flush()
         time.sleep(0.3)
     assert reader.stdout.read() == b"typed\n"
+    assert "`host:c1`: somebody is at its console" in unix("console", "host:c1", stdin="lost\n", code=4).stderr
     sitting.stdin.write(b"\x01q")
     sitting.stdin.flush()
     assert sitting.wait(PATIENCE) == 0
     assert unix("console", "host:c1", stdin="").stdout == ""
+    script = "stty -echo; echo ready; head -n 2"
+    reader = unix.popen("exec", "host:c1", "--", "sh", "-c", f"({script}) </dev/console", stdout=subprocess.PIPE)
+    assert reader.stdout.readline() == b"ready\n"
+    assert "shown nothing" in unix("console", "host:c1", stdin="a secret\n").stderr
+    unix("exec", "host:c1", "--", "stty", "-F", "/dev/console", "echo")
+    piped = unix("console", "host:c1", stdin="piped\n")
+    assert "piped" in piped.stdout and "shown nothing" not in piped.stderr
+    assert reader.communicate(timeout=PATIENCE)[0] == b"a secret\npiped\n"
 
 
 def test_places(both: Ctr) -> None:
