@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from ctrmgr import state
 from ctrmgr.backend import leases, pools, record
 from ctrmgr.backend.repair import crash
-from ctrmgr.errors import ConflictError, CtrmgrError
+from ctrmgr.errors import ConflictError, CtrmgrError, UnsupportedError
 from ctrmgr.host import cgroup, sysfs
 
 TYPE_CHECKING = False
@@ -72,14 +72,36 @@ def _left(capacity: int, others: Iterable[Lease], strangers: Mapping[str, int]) 
 
 
 def _strangers(region: str) -> Iterator[tuple[str, int]]:
-    """Cgroups with processes that are not below ours and have a guarantee: another user's, or another program's. A cgroup that nobody is
-    in keeps nothing."""
+    """Cgroups that are not below ours and have a guarantee: another user's, or another program's."""
     top = cgroup.read().unified
+    if not top:
+        return iter(())
+    return _counted(top, region) if region.startswith("drm/") else _nvidias(top, region)
+
+
+def _counted(top: str, region: str) -> Iterator[tuple[str, int]]:
+    """In `dmem.min`, with processes: a cgroup that nobody is in keeps nothing."""
     own = state.cgroup_parent().partition("/")[0]
-    for name in sysfs.names(top) if region.startswith("drm/") and top else ():
+    for name in sysfs.names(top):
         kept = _line(f"{top}/{name}/dmem.min", region) if name != own and "." not in name[:1] else "0"
         if kept not in ("", "0") and _line(f"{top}/{name}/cgroup.events", "populated") == "1":
             yield f"{top}/{name}", int(kept) if kept.isdecimal() else 1 << 62
+
+
+def _nvidias(top: str, address: str) -> Iterator[tuple[str, int]]:
+    """NVIDIA's driver lists nothing, but says of each cgroup that it is asked about what is kept for it."""
+    from ctrmgr.kernel import nvml
+
+    own = f"{top}/{state.cgroup_parent()}"
+    try:
+        with nvml.Library() as library:
+            for folder, below, _ in os.walk(top):
+                below[:] = [name for name in below if f"{folder}/{name}" != own]
+                kept = library.kept(address, folder)
+                if kept:
+                    yield folder, kept
+    except UnsupportedError:
+        pass  # no driver, and nothing that it keeps
 
 
 def _line(file: str, word: str) -> str:

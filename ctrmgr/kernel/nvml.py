@@ -84,6 +84,14 @@ class Library:
         unlimited = hard == nvml.NVML_DEVICE_MEMORY_LIMIT_MAX
         return Limits(int(asked.currentUsed), int(asked.softLimit), None if unlimited else hard)
 
+    def kept(self, address: str, cgroup: str) -> int:
+        """Bytes that are kept for a cgroup, whoever has asked for that; 0 for one that the driver does not say it of."""
+        try:
+            now = self.limits(address, cgroup)
+        except self._nvml.NVMLError:
+            return 0
+        return now.soft if now else 0
+
     def set_limits(self, address: str, cgroup: str, soft: int, hard: int | None) -> None:
         """Raises HostError when the driver refuses."""
         nvml = self._nvml

@@ -160,6 +160,16 @@ def test_what_is_promised_to_another_is_not_there(gpu: Gpu) -> None:
     ctr("start", "c2")
     ctr("stop", "c2", "--force")
     ctr("start", "c1")
+    other = f"{os.path.dirname(os.path.dirname(gpu.cgroup()))}/{os.path.basename(ctr.folder)}-other"
+    os.mkdir(other)
+    try:  # what is kept for another program's cgroup counts, too
+        with gpu.state.open("a") as file:
+            file.write(f"{GPU} {other} {9 * MIB} {NONE}\n")
+        refused = ctr("start", "c2", code=4).stderr
+    finally:
+        os.rmdir(other)
+    assert "15MiB are promised to nobody" in refused
+    assert f"`{other}` has 9MiB, `c1` has 40MiB" in refused
     before = gpu.state.read_text()
     refused = ctr("start", "c2", code=4).stderr
     assert f"25MiB of `{GPU}` cannot be kept for `c2`: of 64MiB of memory 24MiB are promised to nobody" in refused
