@@ -10,7 +10,7 @@ from ctrmgr.backend import leases, record, repair
 from ctrmgr.backend.create import Wish, create
 from ctrmgr.backend.repair import crash
 from ctrmgr.backend.start import start as begin
-from ctrmgr.errors import ConflictError, CtrmgrError, HelperError
+from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError
 from ctrmgr.kernel import control
 
 
@@ -133,7 +133,15 @@ def delete(name: str, *, force: bool = False) -> None:
     """Remove an instance and all that it has. Raises ConflictError when it is running and `force` is not given."""
     repair.sweep()
     with record.lock(name):
-        repair.instance(name)
+        try:
+            repair.instance(name)
+        except HostError as error:
+            if not state.is_full(error) or record.is_running(name):
+                raise
+            # What is to go gives the space back that mending it takes.
+            if os.path.exists(record.run_home(name)):
+                repair.end_run(name)
+            repair.restore(name)
         if record.is_running(name):
             if not force:
                 raise ConflictError(f"`{name}` is running", hint=f"stop it first, or `ctrmgr delete --force {name}`")

@@ -267,6 +267,15 @@ def test_a_disk_that_cannot_be_written(ctr: Ctr, small_state: Path) -> None:
     ctr("exec", "c1", "test", "-c", "/dev/fuse")
     ctr("detach-device", "c1", "fuse", "--volatile")
     ctr("exec", "c1", "test", "-e", "/dev/fuse", code=1)
+    ctr("stop", "c1")
+    # with room for its record and not for the plan a rename stands half done, which keeps nobody from making room
+    filler = small_state / "instances/c1/upper/1"
+    os.truncate(filler, filler.stat().st_size - 4096)
+    assert "plan` cannot be written: No space left" in ctr("rename", "c1", "c2", code=5).stderr
+    assert "No space left" in ctr("start", "c2", code=5).stderr
+    ctr("delete", "c2")
+    assert ctr("list", "-fcsv").stdout.count("\n") == 1
+    assert not [*(small_state / "ids").iterdir()]
 
 
 def test_every_verb_is_here() -> None:
