@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from ctrmgr.backend import allocations, guarantees, leases, limits, live, record, repair
+from ctrmgr.backend import allocations, guarantees, leases, limits, live, placement, record, repair
 from ctrmgr.backend.repair import crash
+from ctrmgr.host.machine import Host
 from ctrmgr.images import store
-from ctrmgr.plan import compile
+from ctrmgr.plan import compile, numa
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +29,12 @@ def opened(name: str) -> Iterator[record.Record]:
 def compiled(own: record.Record) -> list[list[str]]:
     """The plan that follows from the record as it is now. Raises SpecError, UnsupportedError, ConflictError."""
     leases.tell(own.name)
-    rows = compile.recompile(own.name, store.load(own.image), own.profiles, own.config, own.devices, own.plan())
-    return allocations.with_rows(own.name, rows)
+    old = own.plan()
+    rows = compile.recompile(own.name, store.load(own.image), own.profiles, own.config, own.devices, old)
+    rows = allocations.with_rows(own.name, rows)
+    if any(row[0] == numa.FOLLOWS for row in rows):
+        rows = placement.followed(own.name, rows, Host(), placement.has(own.name, rows), old)
+    return rows
 
 
 def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) -> bool:
@@ -79,4 +84,5 @@ def _at_start(plan: Rows, joined: set[str]) -> list[Sequence[str]]:
         and (row[0] not in where or row[where[row[0]]] not in joined)
         and not (row[0] == "lease" and row[3].startswith(leases.KEEPS))
         and not (row[0] == "identity" and row[2].endswith("/numa_node"))
+        and row != placement.AGAIN
     ]

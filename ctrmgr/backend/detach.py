@@ -66,7 +66,7 @@ def take(
             if any(row[0] == "follows-devices" for row in plan):
                 from ctrmgr.backend import placement
 
-                left, stays = placement.left(name, left)
+                left, stays = placement.left(name, left, device)
             _stage(own, left, attached)
             crash("detach-recorded")
         if attached:
@@ -79,10 +79,10 @@ def take(
                 _undo_hooks(name, device, made)
                 crash("detach-unhooked")
             result.unflushed = _host_hooks(name, device)
-        if running and left is not plan and any(row[0] == "follows-devices" for row in plan):
+        if running and any(row[0] == "follows-devices" for row in plan):
             from ctrmgr.backend import placement
 
-            stays = placement.moved_after(own, plan, left) or stays
+            stays = placement.went(own) if left is plan else placement.moved_after(own, plan, left) or stays
             crash("detach-moved")
         result.unflushed += [stays] if stays else []
     except BaseException:

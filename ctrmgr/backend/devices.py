@@ -192,6 +192,8 @@ def give(
             _bring(name, device, rows, opened)
             if followed:
                 followed.move(lambda: _take_away(name, device, rows))
+            elif "follows-devices" in words:
+                _follow(own, device, rows)
     except BaseException:
         if added:
             added.drop()
@@ -244,6 +246,17 @@ def _put(
     if made or any(row[0] == "hook" for row in rows):
         _do_hooks(name, device, rows, made)
         crash("attach-hooked")
+
+
+def _follow(own: record.Record, device: str, rows: list[list[str]]) -> None:
+    """What the plan knows nothing of is followed all the same."""
+    from ctrmgr.backend import placement
+
+    try:
+        placement.came(own)
+    except BaseException:
+        _take_away(own.name, device, rows)
+        raise
 
 
 def _take_away(name: str, device: str, rows: list[list[str]]) -> None:

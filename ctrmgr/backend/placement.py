@@ -6,7 +6,9 @@ The whole plan is staged, so that a command that is killed is finished or undone
 
 from __future__ import annotations
 
-from ctrmgr.backend import record
+from ctrmgr.backend import leases, record
+from ctrmgr.backend.repair import crash
+from ctrmgr.devices import rows as parts
 from ctrmgr.errors import CtrmgrError, HostError
 from ctrmgr.host.machine import Host
 from ctrmgr.plan import instance, limits, numa
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
     Rows = Sequence[Sequence[str]]
 
+AGAIN = ["identity", "-", parts.ALWAYS, ""]
+"""Of a plan whose place is that of devices which its next run will not have."""
 STAYS = "its CPUs and memory stay where they are: "
 
 
@@ -28,7 +32,8 @@ class Added:
     def __init__(self, own: record.Record, device: str, values: Mapping[str, str], plan: Rows, rows: Rows) -> None:
         self.record, self.old = own, plan
         host = Host()
-        self.new = followed(own.name, [*plan, *rows, *numa.watched(rows, host)], host)
+        rows = [*rows, *numa.watched(rows, host)]
+        self.new = followed(own.name, [*plan, *rows], host, [*has(own.name, plan), *rows], plan)
         own.devices[device] = dict(values)
         record.stage(own, self.new)
 
@@ -47,23 +52,65 @@ class Added:
         record.drop(self.record.path)
 
 
-def left(name: str, plan: Rows) -> tuple[list[list[str]], str]:
+def left(name: str, plan: Rows, device: str) -> tuple[list[list[str]], str]:
     """The plan without a device, moved to where the others are; or as it is, and why it stays there."""
     try:
-        return followed(name, plan, Host()), ""
+        return followed(name, plan, Host(), has(name, plan, device)), ""
     except CtrmgrError as error:
         return [list(row) for row in plan], STAYS + error.message
 
 
-def followed(name: str, plan: Rows, host: Host) -> list[list[str]]:
-    """The plan with the CPUs and memory nodes of its devices. Raises HostError, SpecError when `limits.cpu` and they do not go together."""
+def came(own: record.Record) -> None:
+    """After a device for this run only: to where the devices are now, which the next start looks for again. Raises HostError."""
+    plan = own.plan()
+    _follow(own, plan, followed(own.name, plan, Host(), has(own.name, plan), plan))
+
+
+def went(own: record.Record) -> str:
+    """The same when it has gone; or why it stays where it is."""
+    plan = own.plan()
+    try:
+        _follow(own, plan, followed(own.name, plan, Host(), has(own.name, plan)))
+        return ""
+    except CtrmgrError as error:
+        return STAYS + error.message
+
+
+def _follow(own: record.Record, plan: Rows, new: Rows) -> None:
+    if new == plan:
+        return
+    record.stage(own, new)
+    try:
+        crash("follow-recorded")
+        moved(own.name, plan, new)
+    except BaseException:
+        record.drop(own.path)
+        raise
+    record.finish(own.path)
+
+
+def has(name: str, plan: Rows, without: str = "") -> list[Sequence[str]]:
+    """A plan with what a running instance has now, by its leases: of this run only, too, and what took the place of something else."""
+    held = [lease for lease in leases.held() if lease.instance == name and not lease.keeps]
+    if not record.is_running(name):
+        held = []
+    live = {lease.device for lease in held}
+    rows = [row for row in plan if row[0] != "lease" or row[1] not in live]
+    rows += [["lease", lease.device, leases.shown(lease.id), lease.mode] for lease in held]
+    return [row for row in rows if row[0] not in parts.WORDS or row[1] != without]
+
+
+def followed(name: str, plan: Rows, host: Host, rows: Rows = (), stays: Rows = ()) -> list[list[str]]:
+    """The plan with the CPUs and memory nodes of its devices, or of those in `rows`; where none of them says where it is, of the plan that
+    `stays`. Raises HostError, SpecError when `limits.cpu` and they do not go together."""
     (follows,) = (row for row in plan if row[0] == numa.FOLLOWS)
     config = {numa.KEY: numa.DEVICES, **({"limits.cpu": follows[1]} if follows[1] else {})}
-    made = limits.rows(numa.placed(config, plan, host), host)
+    made = limits.rows(numa.placed(config, rows or plan, host, stays), host)
     chosen = [instance.chosen(row, instance.range_of(name)) for row in made]
     first = next((number for number, row in enumerate(plan) if numa.is_place(row)), len(plan))
-    kept = [list(row) for row in plan if not numa.is_place(row)]
-    return kept[:first] + chosen + kept[first:]
+    kept = [list(row) for row in plan if not numa.is_place(row) and row != AGAIN]
+    again = [AGAIN] if rows and numa.nodes(rows, host) != numa.nodes(plan, host) else []
+    return kept[:first] + chosen + kept[first:] + again
 
 
 def moved(name: str, old: Rows, new: Rows) -> None:

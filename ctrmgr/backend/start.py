@@ -224,12 +224,15 @@ def _mend_limits(name: str, report: spawn.Report) -> bool:
 
 def replan(name: str) -> None:
     """Compile a damaged plan anew from what the user asked for; ids and addresses are known by their claims. Cold."""
-    from ctrmgr.plan import compile
+    from ctrmgr.plan import compile, numa
 
     own = record.Record(name)
-    addresses = [["address", "4", address, ""] for address, owner in state.claims("addresses").items() if owner == name]
+    old = [["address", "4", address, ""] for address, owner in state.claims("addresses").items() if owner == name]
+    old += [
+        row for row in _rows(f"{own.path}/plan") if row[0] == numa.FOLLOWS or (len(row) == 4 and numa.is_place(row))
+    ]
     leases.tell(name)
-    rows = compile.recompile(name, store.load(own.image), own.profiles, own.config, own.devices, addresses)
+    rows = compile.recompile(name, store.load(own.image), own.profiles, own.config, own.devices, old)
     if repair.has_allocations(name):
         from ctrmgr.backend import allocations
 
@@ -250,6 +253,11 @@ def _give(name: str) -> None:
         replan(name)
         plan = record.read_plan(path)
     rows = allocations.settle(name, plan, starts=True)
+    if any(row[0] == "follows-devices" for row in rows):
+        from ctrmgr.backend import placement
+        from ctrmgr.host.machine import Host
+
+        rows = placement.followed(name, rows, Host())
     if rows != plan:
         state.write_flat(f"{path}/plan", rows)
 

@@ -192,7 +192,7 @@ def build(
     device_rows = [row for name, given in usable.items() for row in _device(name, given, host, old)]
     if config.get(numa.KEY) == numa.DEVICES:
         device_rows += numa.watched(device_rows, host)
-    made = limits.rows(numa.placed(config, device_rows, host), host)
+    made = limits.rows(numa.placed(config, device_rows, host, old), host)
     rows += [*made, *numa.follows(config, made)]
     best_effort = config.get("limits.enforcement") == "best-effort"
     device_rows = device_limits.resolve(device_rows, host, best_effort=best_effort)

@@ -19,20 +19,26 @@ FOLLOWS = "follows-devices"
 """The row that says so in a plan, with what `limits.cpu` is: attach and detach know no keys."""
 
 
-def placed(config: Mapping[str, str], rows: Rows, host: Host) -> Mapping[str, str]:
-    """The configuration with the nodes of the devices (in their plan's `rows`) in place of `devices`.
+def placed(config: Mapping[str, str], rows: Rows, host: Host, stays: Rows = ()) -> Mapping[str, str]:
+    """The configuration with the nodes of the devices (in their plan's `rows`) in place of `devices`; with those of the plan that it
+    has (`stays`) where none of them says where it is, if that follows devices, too; with all as long as one is still to be chosen.
 
-    Raises HostError when none of them says where it is, on a machine with several nodes.
+    Raises HostError when nothing says where it is to be, on a machine with several nodes.
     """
     if config.get(KEY) != DEVICES:
         return config
-    found = sorted(_nodes(rows, host) & set(host.nodes))
+    found = sorted(nodes(rows, host) & set(host.nodes))
     if not found and len(host.nodes) == 1:
+        found = list(host.nodes)
+    if not found and any(row[0] == FOLLOWS for row in stays):
+        memory = next((row[3] for row in stays if is_place(row) and row[2] == "cpuset.mems"), "")
+        found = [int(word) for word in memory.split(",") if word.isdecimal() and int(word) in host.nodes]
+    if not found and _waits(rows):
         found = list(host.nodes)
     if not found:
         raise HostError(
             f"`{KEY}: {DEVICES}`: none of its devices is at a NUMA node that is known now",
-            hint="name the nodes, or `balanced`; devices that are chosen at the start (`type: any`) are not known yet",
+            hint="name the nodes, or `balanced`",
         )
     return {**config, KEY: ",".join(map(str, found))}
 
@@ -63,14 +69,23 @@ def watched(rows: Rows, host: Host) -> list[list[str]]:
     return found
 
 
-def _nodes(rows: Rows, host: Host) -> set[int]:
+def _waits(rows: Rows) -> bool:
+    """Whether a device is still to be chosen, at the start."""
+    chosen = {row[1] for row in rows if row[0] in ("lease", "device")}
+    return any(row[0] == "request" and row[1] not in chosen for row in rows)
+
+
+def nodes(rows: Rows, host: Host) -> set[int]:
+    """Those that the devices of these rows are at."""
     return {node for node in (_node(address, host) for row in rows for address in _addresses(row, host)) if node >= 0}
 
 
 def _addresses(row: Sequence[str], host: Host) -> list[str]:
-    """The PCI functions that a row tells of: what is leased, and the disk that it must still be."""
+    """The PCI functions that a row tells of: what is leased, or the disk, and the disk that it must still be."""
     if row[0] == "lease":
         kind, _, id = row[2].partition(":")
+        if kind == "block":
+            return [pci.above(f"{host.root.rstrip('/')}/sys/dev/block/{id}")]
         return [id.partition("/")[0]] if kind in ("pci", "rdma") else []
     if row[0] == "identity" and row[2].startswith("/sys/block/"):
         return [pci.above(f"{host.root.rstrip('/')}{row[2].rpartition('/')[0]}")]

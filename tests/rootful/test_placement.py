@@ -7,7 +7,7 @@ The commands run in this process, which says what the host's nodes are and at wh
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -17,6 +17,7 @@ from ctrmgr.errors import HostError
 from ctrmgr.host import features
 from ctrmgr.plan import numa
 from tests.conftest import Ctr
+from tests.rootful import plugins
 
 Nodes = dict[int, tuple[int, ...]]
 
@@ -28,9 +29,9 @@ def here(ctr: Ctr, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
             monkeypatch.setenv(key, value)
 
     def found(rows: Sequence[Sequence[str]], _: object) -> set[int]:
-        return {int(row[1][-1]) for row in rows if row[0] == "lease" and row[1][-1:].isdecimal()}
+        return {int(row[1][-1]) for row in rows if row[0] in ("lease", "device") and row[1][-1:].isdecimal()}
 
-    monkeypatch.setattr(numa, "_nodes", found)
+    monkeypatch.setattr(numa, "nodes", found)
     return monkeypatch
 
 
@@ -56,65 +57,103 @@ def killed(step: str, *words: str) -> None:
         assert repair.instance("c1")
 
 
-def test_the_cpus_follow_what_is_attached_and_detached(
-    ctr: Ctr, here: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+ATTACH = ("attach-device", "c1")
+CHAR = "type=unix-char"
+FIRST, *MORE = sorted(os.sched_getaffinity(0))
+EVERY = ",".join(map(str, (FIRST, *MORE)))
+
+
+def launched(here: pytest.MonkeyPatch) -> Callable[[Nodes], None]:
+    """With a device at node 0; what sets the host's nodes."""
+
     def nodes(found: Nodes) -> None:
         here.setattr(features, "nodes", lambda root: found)
 
-    first, *more = sorted(os.sched_getaffinity(0))
-    every = ",".join(map(str, (first, *more)))
-    attach = ("attach-device", "c1", "type=unix-char")
-    nodes({0: (first, *more)})
-    words = (
-        "-p",
-        "no-network",
-        "-c",
-        "limits.cpu.nodes=devices",
-        "-d",
-        "a0,type=unix-char,source=/dev/null,path=/dev/a",
-    )
-    main.run(["launch", "builtin:busybox", "c1", *words])
-    assert cpus() == (every, "0")
+    nodes({0: (FIRST, *MORE)})
+    device = "a0,type=unix-char,source=/dev/null,path=/dev/a"
+    main.run(["launch", "builtin:busybox", "c1", "-p", "no-network", "-c", "limits.cpu.nodes=devices", "-d", device])
+    assert cpus() == (EVERY, "0")
+    return nodes
+
+
+def test_the_cpus_follow_what_is_attached_and_detached(ctr: Ctr, here: pytest.MonkeyPatch) -> None:
+    nodes = launched(here)
 
     # the same words mean something else now, as they do at another node
-    nodes({0: (first,)})
-    main.run([*attach[:2], "b0", *attach[2:], "source=/dev/zero", "path=/dev/b"])
-    assert cpus() == (str(first), "0")
-    nodes({0: (first, *more)})
+    nodes({0: (FIRST,)})
+    main.run([*ATTACH, "b0", CHAR, "source=/dev/zero", "path=/dev/b"])
+    assert cpus() == (str(FIRST), "0")
+    nodes({0: (FIRST, *MORE)})
     main.run(["detach-device", "c1", "b0"])
-    assert cpus() == (every, "0")
+    assert cpus() == (EVERY, "0")
 
     # a node that there is not is refused by the kernel, and with it the device
-    nodes({0: (first,), 1: tuple(more) or (first,)})
+    nodes({0: (FIRST,), 1: tuple(MORE) or (FIRST,)})
     before = ctr("info", "c1", "--format", "json").stdout
     with pytest.raises(HostError, match=r"the kernel refuses `cpuset.mems` = `0,1`"):
-        main.run([*attach[:2], "b1", *attach[2:], "source=/dev/zero", "path=/dev/b"])
-    assert cpus() == (every, "0") and ctr("info", "c1", "--format", "json").stdout == before
+        main.run([*ATTACH, "b1", CHAR, "source=/dev/zero", "path=/dev/b"])
+    assert cpus() == (EVERY, "0") and ctr("info", "c1", "--format", "json").stdout == before
     assert ctr("exec", "c1", "--", "test", "-e", "/dev/b", code=1).code == 1
 
     # killed between the device and the limits: the next command goes on
-    nodes({0: (first,)})
-    killed("attach-done", *attach[:2], "b0", *attach[2:], "source=/dev/zero", "path=/dev/b")
-    assert cpus() == (str(first), "0") and "b0" in record.Record("c1").devices
-    nodes({0: (first, *more)})
+    nodes({0: (FIRST,)})
+    killed("attach-done", *ATTACH, "b0", CHAR, "source=/dev/zero", "path=/dev/b")
+    assert cpus() == (str(FIRST), "0") and "b0" in record.Record("c1").devices
+    nodes({0: (FIRST, *MORE)})
     killed("detach-moved", "detach-device", "c1", "b0")
-    assert cpus() == (every, "0") and "b0" not in record.Record("c1").devices
-    nodes({0: (first,)})
-
-    # nobody is left to follow
-    capsys.readouterr()
-    main.run(["detach-device", "c1", "a0"])
-    assert "its CPUs and memory stay where they are: `limits.cpu.nodes: devices`" not in capsys.readouterr().err
-    assert cpus() == (str(first), "0")
-    nodes({0: (first,), 1: (first,)})
-    main.run([*attach[:2], "b0", *attach[2:], "source=/dev/zero", "path=/dev/b"])
-    main.run(["detach-device", "c1", "b0"])
-    assert "its CPUs and memory stay where they are: `limits.cpu.nodes: devices`" in capsys.readouterr().err
+    assert cpus() == (EVERY, "0") and "b0" not in record.Record("c1").devices
+    nodes({0: (FIRST,)})
 
     # and one that is stopped is where its devices are when it starts
     main.run(["stop", "c1"])
-    nodes({0: (first, *more)})
-    main.run([*attach[:2], "b0", *attach[2:], "source=/dev/zero", "path=/dev/b"])
+    nodes({0: (FIRST, *MORE)})
+    main.run([*ATTACH, "b0", CHAR, "source=/dev/zero", "path=/dev/b"])
     main.run(["start", "c1"])
-    assert cpus() == (every, "0")
+    assert cpus() == (EVERY, "0")
+
+
+def test_what_no_plan_knows_is_followed_too(
+    ctr: Ctr, here: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A device for this run only; and what nobody says the place of changes nothing, and stops nothing."""
+    nodes = launched(here)
+    # for this run only
+    volatile = [*ATTACH, "v0", CHAR, "source=/dev/zero", "path=/dev/b", "--volatile"]
+    main.run(volatile)
+    assert cpus() == (EVERY, "0"), "a0 is at the same node"
+    nodes({0: (FIRST,), 1: tuple(MORE) or (FIRST,)})
+    before = ctr("info", "c1", "--format", "json").stdout
+    with pytest.raises(HostError, match=r"the kernel refuses `cpuset.mems` = `0,1`"):
+        main.run([*ATTACH, "v1", CHAR, "source=/dev/full", "path=/dev/c", "--volatile"])
+    assert ctr("info", "c1", "--format", "json").stdout == before
+    nodes({0: (FIRST,)})
+    killed("follow-recorded", "detach-device", "c1", "v0")
+    assert cpus() == (str(FIRST), "0")
+    nodes({0: (FIRST, *MORE)})
+    main.run(["config", "set", "c1", "user.note=looks again, too"])
+    assert cpus() == (EVERY, "0")
+
+    # nobody is left to follow
+    nodes({0: (FIRST,)})
+    capsys.readouterr()
+    main.run(["detach-device", "c1", "a0"])
+    assert "its CPUs and memory stay where they are: `limits.cpu.nodes: devices`" not in capsys.readouterr().err
+    assert cpus() == (str(FIRST), "0")
+    nodes({0: (FIRST,), 1: (FIRST,)})
+    main.run([*ATTACH, "b0", CHAR, "source=/dev/zero", "path=/dev/b"])
+    main.run(["detach-device", "c1", "b0"])
+    assert "its CPUs and memory stay where they are: `limits.cpu.nodes: devices`" in capsys.readouterr().err
+    main.run(["config", "set", "c1", "user.note=it can still be changed"])
+    main.run([*ATTACH, "nowhere", CHAR, "source=/dev/zero", "path=/dev/b"])
+    main.run(["restart", "--force", "c1"])
+    assert cpus() == (str(FIRST), "0")
+    main.run(["detach-device", "c1", "nowhere"])
+
+
+def test_what_is_chosen_at_the_start(ctr: Ctr, here: pytest.MonkeyPatch) -> None:
+    plugins.install_scratch(ctr)
+    here.syspath_prepend(str(ctr.folder / "site"))
+    here.setattr(features, "nodes", lambda root: {0: (FIRST,), 1: (FIRST, *MORE)})
+    words = ("-p", "no-network", "-c", "limits.cpu.nodes=devices", "-d")
+    main.run(["launch", "builtin:busybox", "c1", *words, "s0,type=any,function=storage.scratch,path=/dev/s"])
+    assert cpus() == (str(FIRST), "0")

@@ -137,6 +137,18 @@ def test_a_plan_follows(two: str) -> None:
     gone, why = parts.without(parts.without(moved, "d"), "g"), "none of its devices is at a NUMA node"
     with pytest.raises(HostError, match=why):
         placement.followed("c1", gone, host)
+    stays = compile.build(IMAGE, {"limits.cpu": "2", KEY: "devices"}, {}, host, old=parts.without(moved, "d"))
+    assert [row[2] for row in stays if row[1:2] == ["cpuset.mems"] or row[2:3] == ["cpuset.mems"]] == ["cpuset.mems"]
+    live = [*moved, ["lease", "late", "pci:0000:9a:00.0", "shared"]]
+    away = placement.followed("c1", parts.without(moved, "d"), host, [row for row in live if row[1:2] != ["d"]])
+    assert (place(away), away[-1]) == (["0,1", "0,1"], placement.AGAIN)
+    assert placement.AGAIN not in placement.followed("c1", away, host, away)
+    disk = next(row[3] for row in plan if row[0] == "identity" and row[2].endswith("/nvme0n1/dev"))
+    folder = Path(two, "sys/dev/block")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / disk).unlink(missing_ok=True)
+    (folder / disk).symlink_to(Path(two, "sys/block/nvme0n1").resolve())
+    assert numa.nodes([["lease", "d", f"block:{disk}", "shared"]], host) == {1}
 
 
 def test_a_disk_in_another_slot_has_it_planned_again(two: str) -> None:
@@ -155,9 +167,11 @@ def identities(root: str, given: dict[str, str], **config: str) -> dict[str, str
 
 def test_devices_that_do_not_say_where_they_are(two: str) -> None:
     fuse = {"f": {"type": "unix-char", "source": "/dev/fuse"}}
-    for given in ({}, fuse, {"a": {"type": "any", "function": "gpu.compute"}}):
+    for given in ({}, fuse):
         with pytest.raises(HostError, match="none of its devices"):
             planned(two, devices=given, limits__cpu__nodes="devices")
+    chosen = {"a": {"type": "any", "function": "gpu.compute"}}
+    assert planned(two, devices=chosen, limits__cpu__nodes="devices")["cpuset.mems"] == "0,1", "until it starts"
     Path(two, "sys/devices/system/node/online").write_text("0\n")
     assert planned(two, devices=fuse, limits__cpu__nodes="devices")["cpuset.mems"] == "0"
 
