@@ -129,6 +129,12 @@ def give(instance: str, request: Request, *, volatile: bool = False, must: bool 
     """Choose, record and prepare. None when nothing fits and the device is not required, unless it `must` be."""
     from ctrmgr.errors import NotFoundError
 
+    if request.type == "tpm":
+        from ctrmgr.backend import tpms
+
+        held = tpms.recorded(instance, request)
+        prepare(held)
+        return held
     divides = "partition" in request.values
     seen = None
     if not divides:
@@ -237,7 +243,11 @@ def _admit(candidate: Candidate, chosen: Allocation, seen: Seen, taken: Sequence
 
 
 def _prepared(held: Held) -> Rows:
-    """The rows of the plan; a plugin does what it must for it."""
+    """The rows of the plan; a plugin, or a program of the host's, does what it must for it."""
+    if held.by == "program":
+        from ctrmgr.backend import tpms
+
+        return tpms.rows(held)
     from ctrmgr.backend import functions
 
     found = functions.rows(held)
@@ -259,6 +269,10 @@ def release(held: Held) -> None:
                 from ctrmgr.backend import functions
 
                 functions.released(held)
+            elif held.by == "program":
+                from ctrmgr.backend import tpms
+
+                tpms.released(held)
         except (CtrmgrError, OSError) as error:
             held.failed = error.message if isinstance(error, CtrmgrError) else str(error)
             held.write()

@@ -9,7 +9,7 @@ from functools import partial
 from ctrmgr import __version__, state
 from ctrmgr.backend import held, leases, record, repair
 from ctrmgr.errors import ConflictError, HelperError
-from ctrmgr.host import cgroup, features, lsm, subid
+from ctrmgr.host import cgroup, features, lsm, subid, tpm
 from ctrmgr.kernel import helper
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ LIMITS = {"cpu": "limits.cpu.allowance", "cpuset": "limits.cpu", "io": "limits.d
           "pids": "limits.processes", "hugetlb": "limits.hugepages", "rdma": "limits.rdma", "misc": "limits.misc"}  # fmt: skip
 """Controller → the keys that need it."""
 V1_NAMES = {"io": "blkio"}
-HELPERS = ("ctrmgr-exec", "ctrmgr-hook", "ctrmgr-init", "ctrmgr-monitor", "ctrmgr-net", "ctrmgr-seccomp")
+HELPERS = ("ctrmgr-exec", "ctrmgr-hook", "ctrmgr-init", "ctrmgr-monitor", "ctrmgr-net", "ctrmgr-seccomp", "ctrmgr-tpm")
 MARK = b"@(#)ctrmgr-version "
 APPARMOR = "ctrmgr-instance"
 
@@ -59,6 +59,7 @@ def host(root: str = "/") -> Iterator[Finding]:
     yield from cgroups(root)
     yield from modules(root)
     yield from ids(root)
+    yield from emulators(root)
     yield from helpers()
     yield from left_over()
 
@@ -141,6 +142,15 @@ def ids(root: str = "/") -> Iterator[Finding]:
                 text = f"`/etc/{file}` gives `{other}` ids of ours ({shared[0][0]} and {shared[0][1] - 1} after it)"
                 hint = "give each user a range of his own: who has the same ids can reach an instance's files"
                 yield Finding(HOST, "ids", WRONG, text, hint=hint)
+
+
+def emulators(root: str = "/") -> Iterator[Finding]:
+    """Whether devices of type `tpm` can be made."""
+    reason, cure = tpm.missing(root)
+    if reason:
+        yield Finding(HOST, "tpm", NOTE, f"no emulated TPMs: {reason}", hint=cure)
+    else:
+        yield Finding(HOST, "tpm", OK, f"emulated by `{tpm.emulator(root)}`")
 
 
 def helpers() -> Iterator[Finding]:

@@ -29,5 +29,5 @@ def copy(old: str, new: str, *, profiles: Sequence[str] | None = None) -> str:
             devices=own.devices,
             ephemeral=own.ephemeral,
         )
-        wish.ref, wish.layer = own.ref, f"{own.path}/upper"
+        wish.ref, wish.source = own.ref, own.path
         return create.create(wish)

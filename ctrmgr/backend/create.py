@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Wish:
     """What an instance is to be: everything that `launch` and `create` are told."""
 
-    __slots__ = ("config", "devices", "ephemeral", "ignore_unsupported", "image", "layer", "name", "profiles", "ref")
+    __slots__ = ("config", "devices", "ephemeral", "ignore_unsupported", "image", "name", "profiles", "ref", "source")
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class Wish:
         self.ephemeral, self.ignore_unsupported = ephemeral, ignore_unsupported
         self.ref = image
         """What the image is called in lists."""
-        self.layer = ""
-        """A directory whose copy is the instance's own layer, in place of an empty one."""
+        self.source = ""
+        """The directory of an instance: what that one has written this one begins with, in place of nothing."""
 
 
 def compiled(wish: Wish, image: Image) -> list[list[str]]:
@@ -157,7 +157,7 @@ def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]
             from ctrmgr.backend import allocations
 
             plan = allocations.settle(name, plan, starts=False)
-        _make_layer(aside, image, name, claims, wish.layer)
+        _make_layer(aside, image, name, claims, wish.source)
         config = [["image", image.fingerprint, wish.ref], *(["profile", profile] for profile in wish.profiles)]
         config += [["config", key, value] for key, value in wish.config.items()]
         config += [
@@ -176,13 +176,13 @@ def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]
         raise
 
 
-def _make_layer(aside: str, image: Image, name: str, claims: Claims, layer: str) -> None:
+def _make_layer(aside: str, image: Image, name: str, claims: Claims, source: str) -> None:
     """The instance's own layer: what differs from the image. Ids on disk are the image's; the mount maps them."""
     os.mkdir(f"{aside}/work", 0o755)
-    if layer:
+    if source:
         from ctrmgr.backend import snapshots
 
-        snapshots.copy_tree(layer, f"{aside}/upper")
+        snapshots.copy(source, aside)
     else:
         os.mkdir(f"{aside}/upper", 0o755)
         root = os.stat(image.rootfs)
@@ -204,7 +204,7 @@ def _make_layer(aside: str, image: Image, name: str, claims: Claims, layer: str)
         return  # a layer's: the instance has made something else of it
     try:
         for path, text in files.items():
-            _write(folder, path.removeprefix("etc/"), text, anew=bool(layer))
+            _write(folder, path.removeprefix("etc/"), text, anew=bool(source))
     finally:
         os.close(folder)
 

@@ -55,7 +55,7 @@ class Held:
 
     @property
     def by(self) -> str:
-        """Who releases it: `plugin`, `maker` (a back-end that divides devices), or nobody has to."""
+        """Who releases it: `plugin`, `maker` (a back-end that divides devices), `program` (it is ended), or nobody has to."""
         return self._word("by")
 
     @property

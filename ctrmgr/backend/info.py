@@ -45,6 +45,7 @@ def read(name: str) -> Info:
         "addresses": [f"{row[2]}/{row[3]}" for row in plan if row[0] == "address"],
         "devices": [_planned(row) for row in plan if row[0] in ("device", "bind", "filesystem")],
         "partitions": _partitions(name),
+        "tpms": _tpms(name),
         "root": "copied with shifted owners" if ["shifted", "1"] in plan else "overlay over idmapped layers",
     }
     if fields["status"] == "RUNNING":
@@ -75,6 +76,14 @@ def _partitions(name: str) -> list[dict[str, object]]:
          "part": each.part, "takes": each.takes, "nodes": each.nodes, "state": each.state}
         for each in partition_list.of_instance(name)
     ]  # fmt: skip
+
+
+def _tpms(name: str) -> list[dict[str, str]]:
+    if not repair.has_allocations(name):
+        return []
+    from ctrmgr.backend import tpms
+
+    return [{"name": device, **found} for device, found in tpms.of_instance(name).items()]
 
 
 def _attached(part: control.Device) -> dict[str, object]:

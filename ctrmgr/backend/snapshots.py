@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Snapshots of local instances: what an instance has written (its own layer) and its own keys and devices, copied. Cold.
+"""Snapshots of local instances: what an instance has written (its own layer, and in its TPMs) and its own keys and devices, copied. Cold.
 
-    INSTANCE/snapshots/NAME/{upper/,config,created}
+    INSTANCE/snapshots/NAME/{upper/,tpm/,config,created}
 
 On a filesystem with reflinks a copy shares its blocks. What is incomplete is named `.new-…`, what is being removed `.del-…`.
-A restore copies aside first (`upper.restored`, `config.restored`, `plan.restored`), writes the name `restore`, and then moves
+A restore copies aside first (`upper.restored`, `tpm.restored`, `config.restored`, `plan.restored`), writes the name `restore`, and then moves
 each to its place; `repair` goes on from there.
 """
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 RESTORED = ".restored"
+TREES = ("upper", "tpm")
+"""Of an instance, in the order in which they are put back; the first is always there."""
 
 
 def folder(name: str) -> str:
@@ -70,7 +72,7 @@ def create(name: str, snapshot: str = "") -> str:
         try:
             os.mkdir(aside, 0o700)
             with _Still(name) if running else _Still(""):
-                copy_tree(f"{record.home(name)}/upper", f"{aside}/upper")
+                copy(record.home(name), aside)
                 state.write_flat(f"{aside}/config", record.Record(name).rows)
             created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             state.write_flat(f"{aside}/created", [["created", created]])
@@ -128,6 +130,13 @@ class _Still:
             self.pid = 0
 
 
+def copy(source: str, target: str, suffix: str = "") -> None:
+    """What an instance or a snapshot of one has written. Raises HostError."""
+    for tree in TREES:
+        if tree == "upper" or os.path.isdir(f"{source}/{tree}"):
+            copy_tree(f"{source}/{tree}", f"{target}/{tree}{suffix}")
+
+
 def copy_tree(source: str, target: str) -> None:
     """All of a tree with owners, links, nodes and attributes; blocks are shared where the filesystem can. Raises HostError."""
     done = subprocess.run(
@@ -168,7 +177,9 @@ def restore(name: str, snapshot: str) -> None:
                 own.devices.setdefault(row[1], {})[row[2]] = row[3]
         plan = configure.compiled(own)
         try:
-            copy_tree(f"{source}/upper", f"{own.path}/upper{RESTORED}")
+            copy(source, own.path, RESTORED)
+            if os.path.isdir(f"{own.path}/tpm"):
+                state.make_dir(f"{own.path}/tpm{RESTORED}", 0o700)  # it may have had none then
             state.write_flat(f"{own.path}/config{RESTORED}", own.flat())
             state.write_flat(f"{own.path}/plan{RESTORED}", plan)
             crash("restore-copied")
@@ -182,16 +193,18 @@ def restore(name: str, snapshot: str) -> None:
 
 def finish(path: str) -> None:
     """Move what a restore has copied to its place; each step can be repeated. The caller holds the instance's lock."""
-    if os.path.exists(f"{path}/upper{RESTORED}"):
-        if os.path.exists(f"{path}/upper"):
-            os.rename(f"{path}/upper", f"{path}/upper.old")
-        crash("restore-half")
-        os.rename(f"{path}/upper{RESTORED}", f"{path}/upper")
+    for tree in TREES:
+        if os.path.exists(f"{path}/{tree}{RESTORED}"):
+            if os.path.exists(f"{path}/{tree}"):
+                os.rename(f"{path}/{tree}", f"{path}/{tree}.old")
+            crash("restore-half")
+            os.rename(f"{path}/{tree}{RESTORED}", f"{path}/{tree}")
     for each in ("plan", "config"):
         if os.path.exists(f"{path}/{each}{RESTORED}"):
             os.rename(f"{path}/{each}{RESTORED}", f"{path}/{each}")
     crash("restore-moved")
-    repair.remove_tree(f"{path}/upper.old")
+    for tree in TREES:
+        repair.remove_tree(f"{path}/{tree}.old")
     state.unlink(f"{path}/restore")
 
 
@@ -201,7 +214,8 @@ def _tidy(name: str) -> None:
     for left in [entry for entry in state.entries(folder(name)) if entry[0] == "."]:
         repair.remove_tree(f"{folder(name)}/{left}")
     if not os.path.exists(f"{home}/restore"):
-        repair.remove_tree(f"{home}/upper{RESTORED}")
+        for tree in TREES:
+            repair.remove_tree(f"{home}/{tree}{RESTORED}")
         for each in ("plan", "config"):
             state.unlink(f"{home}/{each}{RESTORED}")
 

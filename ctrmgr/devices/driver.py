@@ -91,6 +91,7 @@ DRIVERS = {
     "infiniband": "infiniband",
     "nic": "nic",
     "none": "none",
+    "tpm": "tpm",
     "unix-block": "unix_block",
     "unix-char": "unix_char",
     "unix-hotplug": "unix_hotplug",
@@ -101,7 +102,6 @@ DRIVERS = {
 NOT_DONE = {
     "pci": "a whole PCI device is for virtual machines",
     "proxy": "there is no proxy yet: use the instance's address",
-    "tpm": "an emulated TPM is a program (swtpm) that runs beside the instance, and none is run here; the host's own is /dev/tpmrm0, as unix-char",
 }
 """Device types that LXD and Incus document, and why a launch with one is refused."""
 

@@ -32,6 +32,8 @@ PACKAGES = (
     "mount", "procps", "python3", "python3-pydantic", "python3-pyroute2", "python3-pytest", "python3-rich", "python3-yaml",
     "rdma-core", "strace", "uidmap",
 )  # fmt: skip
+WITH_TPM = ("swtpm", "tpm2-tools")
+"""With the distribution's kernel, which can have emulated TPMs."""
 TOOLS = ("qemu-system-x86", "mmdebstrap", "erofs-utils", "cpio", "kmod", "busybox-static", "xz-utils", "zstd")
 FIRST_MODULES = ("virtio_pci", "virtio_blk", "erofs", "overlay", "virtio_rng", "virtio_console")
 WAY_IN = "52:54:00:00:00:01"
@@ -99,11 +101,12 @@ def guest_root() -> Path:
         folder = image.parent / "root"
         sources = debian._sources(debian.DISTRIBUTIONS["debian"], "debian", SUITE)
         without = [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")]
-        words = ["--variant=minbase", "--mode=root", f"--include={','.join(PACKAGES)}", *without]
+        words = ["--variant=minbase", "--mode=root", f"--include={','.join(packages)}", *without]
         run("mmdebstrap", *words, *debian._apt_options(), SUITE, folder, *sources)
         run("mkfs.erofs", "-zlz4", image, folder)
 
-    recipe = hashlib.sha256(" ".join([SUITE, *PACKAGES]).encode()).hexdigest()[:12]
+    packages = PACKAGES if os.environ.get("CTRMGR_LAB_KERNEL") else (*PACKAGES, *WITH_TPM)
+    recipe = hashlib.sha256(" ".join([SUITE, *packages]).encode()).hexdigest()[:12]
     return once(cache() / f"root-{recipe}.erofs", make)
 
 
@@ -353,8 +356,9 @@ def main() -> int:
     args = parser.parse_args()
     kinds = [kind for kind in args.devices.split(",") if kind]
     try:
-        on = distribution_kernel() if args.distribution else None
-        done = boot(args.command, kinds, on=on, seconds=args.seconds, memory=args.memory, hear=_show)
+        if args.distribution:
+            os.environ.pop("CTRMGR_LAB_KERNEL", None)
+        done = boot(args.command, kinds, seconds=args.seconds, memory=args.memory, hear=_show)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 125

@@ -68,6 +68,7 @@ def test_every_step_is_tested() -> None:
             "rootful/test_links",
             "rootful/test_placement",
             "rootful/test_cdi_hooks",
+            "rootful/test_tpm",
             "unit/test_guarantees",
         )
     )

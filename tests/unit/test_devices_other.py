@@ -228,8 +228,8 @@ def test_hardware_and_plan_meet_in_the_compiled_rows(machine: Machine) -> None:
     given = {name: device.check(name, {"type": "infiniband", "parent": name}) for name in ("mlx5_0", "mlx5_1")}
     found = compile.build(image, {}, given, Host(machine("mlx5"), privileged=False), ignore_unsupported=True)
     assert ["shares", "mlx5_1", "/dev/infiniband/rdma_cm"] in found
-    with pytest.raises(UnsupportedError, match="emulated TPM"):
-        compile.build(image, {}, {"t": device.check("t", {"type": "tpm"})}, Host("/"))
+    with pytest.raises(UnsupportedError, match="`p` cannot be done: a whole PCI"):
+        compile.build(image, {}, {"p": device.check("p", {"type": "pci"})}, Host("/"))
 
 
 @pytest.mark.parametrize("kind", sorted(driver.DRIVERS))

@@ -161,7 +161,7 @@ def test_refused_before_anything_and_ignored_on_demand(tmp_path: Path) -> None:
     host = tree(tmp_path, "v2")
     with pytest.raises(UnsupportedError, match=r"`security\.privileged`"):
         compile.build(IMAGE, {"security.privileged": "true"}, {}, host)
-    gpu = {"g": {"type": "tpm"}, "f": {"type": "unix-char", "source": "/dev/fuse"}}
+    gpu = {"g": {"type": "pci"}, "f": {"type": "unix-char", "source": "/dev/fuse"}}
     with pytest.raises(UnsupportedError, match="`g`"):
         compile.build(IMAGE, {}, gpu, host)
     rows = compile.build(IMAGE, {}, gpu, host, ignore_unsupported=True)

@@ -195,7 +195,8 @@ def test_an_old_server(key: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(kind for kind, extension in translate.TYPES.items() if extension))
 def test_device_types_need_their_extension(kind: str) -> None:
-    device = {"type": kind, "x": "y", **({"nictype": "physical"} if kind == "infiniband" else {})}
+    more = {"infiniband": {"nictype": "physical"}, "tpm": {"path": "/dev/tpm1", "pathrm": "/dev/tpmrm1"}}
+    device = {"type": kind, "x": "y", **more.get(kind, {})}
     assert one(device).devices == {"d": device}
     old = one(device, extensions=ALL - {translate.TYPES[kind]})
     assert old.problems == [("d", f"it has no API extension `{translate.TYPES[kind]}`")] and old.devices == {}
