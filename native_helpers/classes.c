@@ -4,8 +4,7 @@
  * and libraries take what they find there. So the folders of their classes are covered in the instance, with what the
  * instance has a node of. What is shown always follows from the nodes: it is made anew after each of them. */
 #include "monitor.h"
-
-#include <dirent.h>
+#include "names.h"
 
 static const char *const names[CLASSES] = {"infiniband", "infiniband_verbs", "infiniband_mad", "infiniband_cm"};
 
@@ -62,20 +61,17 @@ static bool is_wanted(const struct monitor *m, size_t class, const char *name)
 static int hide_others(struct monitor *m, size_t class, struct failure *f)
 {
 	OWNED int folder = openat(m->class[class], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	char entries[2048];
-	ssize_t size;
+	struct names shown = NAMES(folder);
+	const struct dirent64 *entry;
 	int failed = folder < 0 ? fail(f, "hide RDMA devices", "`%s`", names[class]) : 0;
 
-	while (!failed && (size = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0)
-		for (ssize_t at = 0; !failed && at < size;) {
-			const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + at);
-			struct priv_class_link link = {0};
+	while (!failed && (entry = names_next(&shown))) {
+		struct priv_class_link link = {0};
 
-			snprintf(link.name, sizeof(link.name), "%.63s", entry->d_name);
-			if (entry->d_type == DT_LNK && !is_wanted(m, class, link.name))
-				failed = PRIV_CALL(PRIV_CLASS_LINK, &link, NULL, f, m->class[class]);
-			at += entry->d_reclen;
-		}
+		snprintf(link.name, sizeof(link.name), "%.63s", entry->d_name);
+		if (entry->d_type == DT_LNK && !is_wanted(m, class, link.name))
+			failed = PRIV_CALL(PRIV_CLASS_LINK, &link, NULL, f, m->class[class]);
+	}
 	return failed;
 }
 

@@ -4,8 +4,8 @@
  * host's node so that the device has it. The kernel's own uevents say what to look at, and sysfs whether it fits; what
  * is there already is looked at in the same way, after the first uevent could have been heard. */
 #include "hotplug.h"
+#include "names.h"
 
-#include <dirent.h>
 #include <linux/netlink.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -261,22 +261,18 @@ static bool unplug(struct monitor *m, const struct node *n, const char *heard, s
 
 bool node_each(struct monitor *m, const char *kind, node_visit *visit, void *data)
 {
-	char path[16], entries[2048];
-	ssize_t size;
+	const struct dirent64 *entry;
+	unsigned major, minor;
 	OWNED int folder = -1;
+	struct names names;
+	char path[16];
 
 	snprintf(path, sizeof(path), "dev/%s", kind);
 	folder = openat(m->host_sys, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	/* not by opendir, whose buffer is a third of what a monitor may have */
-	while (folder >= 0 && (size = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0)
-		for (ssize_t at = 0; at < size;) {
-			const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + at);
-			unsigned major, minor;
-
-			if (sscanf(entry->d_name, "%u:%u", &major, &minor) == 2 && visit(m, kind, major, minor, data))
-				return true;
-			at += entry->d_reclen;
-		}
+	names = NAMES(folder);
+	while ((entry = names_next(&names)))
+		if (sscanf(entry->d_name, "%u:%u", &major, &minor) == 2 && visit(m, kind, major, minor, data))
+			return true;
 	return !strcmp(kind, "char") && nvidia_each(m, visit, data);
 }
 

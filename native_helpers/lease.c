@@ -4,8 +4,8 @@
  * DEVICE` in one folder of the run directory. The monitor never waits: whoever has the folder may be waiting for it. */
 #include "flat.h"
 #include "monitor.h"
+#include "names.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -64,19 +64,14 @@ static bool meet(const char *one, const char *other)
 static void each(int folder, void (*visit)(struct question *, const char *file, const struct lease *),
 		 struct question *q)
 {
-	char entries[2048];
-	ssize_t size;
+	struct names names = NAMES(folder);
+	const struct dirent64 *entry;
+	struct lease l;
 
 	lseek(folder, 0, SEEK_SET);
-	while ((size = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0)
-		for (ssize_t at = 0; at < size;) {
-			const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + at);
-			struct lease l;
-
-			if (parse(entry->d_name, &l))
-				visit(q, entry->d_name, &l);
-			at += entry->d_reclen;
-		}
+	while ((entry = names_next(&names)))
+		if (parse(entry->d_name, &l))
+			visit(q, entry->d_name, &l);
 }
 
 static bool is_ours(const struct question *q, const struct lease *l)

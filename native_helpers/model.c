@@ -4,8 +4,8 @@
  * NVIDIA's driver lists its GPUs in /proc and has no device for their nodes, and RDMA devices that are software have no
  * hardware, so that each is its own. */
 #include "hotplug.h"
+#include "names.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
 
@@ -86,39 +86,31 @@ static bool card_open(const struct monitor *m, const char *address, struct node 
 /* One that is divided gives nothing to whoever has no slice of it. */
 static bool is_divided(const struct monitor *m, unsigned minor)
 {
-	char path[64], entries[1024];
-	ssize_t size;
+	const struct dirent64 *entry;
 	OWNED int folder = -1;
+	struct names names;
+	char path[64];
 
 	snprintf(path, sizeof(path), "driver/nvidia/capabilities/gpu%u/mig", minor);
 	folder = openat(m->proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	while (folder >= 0 && (size = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0)
-		for (ssize_t at = 0; at < size;) {
-			const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + at);
-
-			if (!strncmp(entry->d_name, "gi", 2))
-				return true;
-			at += entry->d_reclen;
-		}
+	names = NAMES(folder);
+	while ((entry = names_next(&names)))
+		if (!strncmp(entry->d_name, "gi", 2))
+			return true;
 	return false;
 }
 
 /* Each GPU, until one returns true. */
 static bool cards(const struct monitor *m, bool (*each)(const struct node *n, void *data), void *data)
 {
-	char entries[1024];
-	struct node n;
-	ssize_t size;
 	OWNED int folder = openat(m->proc, CARDS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct names names = NAMES(folder);
+	const struct dirent64 *entry;
+	struct node n;
 
-	while (folder >= 0 && (size = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0)
-		for (ssize_t at = 0; at < size;) {
-			const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + at);
-
-			if (strlen(entry->d_name) == ADDRESS - 1 && card_open(m, entry->d_name, &n) && each(&n, data))
-				return true;
-			at += entry->d_reclen;
-		}
+	while ((entry = names_next(&names)))
+		if (strlen(entry->d_name) == ADDRESS - 1 && card_open(m, entry->d_name, &n) && each(&n, data))
+			return true;
 	return false;
 }
 

@@ -4,8 +4,8 @@
  * the host keeps them apart, and its network link, which gets the name, the address and the MTU that were asked for. */
 #include "hotplug.h"
 #include "links.h"
+#include "names.h"
 
-#include <dirent.h>
 #include <net/if.h>
 #include <stdlib.h>
 
@@ -99,20 +99,15 @@ static bool link_open(const struct monitor *m, const char *name, struct node *n)
 static bool links(struct monitor *m, const char *port, bool (*each)(struct monitor *, const struct node *, void *),
 		  void *data)
 {
-	char entries[1024];
-	struct node n;
-	ssize_t size;
 	OWNED int folder = openat(m->host_sys, LINKS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct names names = NAMES(folder);
+	const struct dirent64 *entry;
+	struct node n;
 
-	while (folder >= 0 && (size = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0)
-		for (ssize_t at = 0; at < size;) {
-			const struct dirent64 *entry = (const struct dirent64 *)(const void *)(entries + at);
-
-			at += entry->d_reclen;
-			if (entry->d_name[0] != '.' && is_idle(m, entry->d_name, port) &&
-			    link_open(m, entry->d_name, &n) && each(m, &n, data))
-				return true;
-		}
+	while ((entry = names_next(&names)))
+		if (entry->d_name[0] != '.' && is_idle(m, entry->d_name, port) && link_open(m, entry->d_name, &n) &&
+		    each(m, &n, data))
+			return true;
 	return false;
 }
 
