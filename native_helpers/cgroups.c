@@ -4,10 +4,11 @@
 #include "monitor.h"
 
 #include <dirent.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
 
-#define DEPTH_MAX 16
+#define DEPTH "cgroup.max.depth"
 
 /* Whether `name` is one of the comma-separated words of `list`. */
 static bool listed(const char *list, const char *name)
@@ -112,21 +113,23 @@ static int add(struct monitor *m, const char *name, const char *mount_point, str
 /* One line of mountinfo: mount point is field 5, the type follows " - ", super options come last. */
 static int consider(struct monitor *m, char *line, bool unified, struct failure *f)
 {
-	char *point = line, *end, *type = strstr(line, " - "), *options, controllers[64] = "";
+	char *rest = strstr(line, " - "), *type, *point = NULL, controllers[64] = "";
 
-	if (!type)
+	if (!rest)
 		return 0;
-	for (int i = 0; i < 4; i++)
-		point = strchr(point, ' ') + 1;
-	end = strchr(point, ' ');
-	type += 3;
-	options = strrchr(type, ' ') + 1;
-	*end = '\0';
+	*rest = '\0';
+	rest += 3;
+	type = strsep(&rest, " ");
+	strsep(&rest, " ");
+	for (int i = 0; i < 5; i++)
+		point = strsep(&line, " ");
+	if (!point || !rest)
+		return 0;
 	if (unified)
-		return !strncmp(type, "cgroup2 ", 8) && !m->hierarchies ? add(m, "unified", point, f) : 0;
-	if (strncmp(type, "cgroup ", 7))
+		return !strcmp(type, "cgroup2") && !m->hierarchies ? add(m, "unified", point, f) : 0;
+	if (strcmp(type, "cgroup"))
 		return 0;
-	for (char *word = strtok(options, ","); word; word = strtok(NULL, ","))
+	for (char *word = strtok(rest, ","); word; word = strtok(NULL, ","))
 		if (strcmp(word, "rw") && strcmp(word, "ro") && strncmp(word, "name=", 5) &&
 		    strlen(controllers) + strlen(word) + 2 < sizeof(controllers)) {
 			strcat(controllers, controllers[0] ? "," : "");
@@ -140,15 +143,17 @@ static int consider(struct monitor *m, char *line, bool unified, struct failure 
 static int scan(struct monitor *m, bool unified, struct failure *f)
 {
 	FILE *file = fopen("/proc/self/mountinfo", "re");
-	char line[4096];
+	char *line = NULL; /* of any length: users can mount, too, wherever they like */
+	size_t size = 0;
 	int failed = 0;
 
 	if (!file)
 		return fail(f, "find the cgroups", "`/proc/self/mountinfo`");
-	while (!failed && fgets(line, sizeof(line), file)) {
+	while (!failed && getline(&line, &size, file) > 0) {
 		line[strcspn(line, "\n")] = '\0';
 		failed = consider(m, line, unified, f);
 	}
+	free(line);
 	fclose(file);
 	return failed;
 }
@@ -183,9 +188,7 @@ static int move_into(pid_t pid, void *dir)
 /* All processes into a cgroup of a v1 hierarchy: stopped meanwhile, so that none is forked behind. */
 static int move_all(struct monitor *m, int *dir, struct failure *f)
 {
-	char events[256];
-	bool was =
-		read_at(m->hierarchy[0].dir, "cgroup.events", events, sizeof(events)) > 0 && strstr(events, "frozen 1");
+	bool was = cgroups_frozen(m);
 	int failed = was ? 0 : cgroups_freeze(m, true, f), error;
 	struct failure ignored;
 
@@ -241,7 +244,10 @@ int cgroups_limit(struct monitor *m, const char *hierarchy, const char *file, co
 		return -1;
 	h = find(m, hierarchy);
 	snprintf(write.file, sizeof(write.file), "%s", file);
-	snprintf(write.value, sizeof(write.value), "%s", value);
+	if (!strcmp(file, DEPTH) && (!strcmp(value, "max") || strtoul(value, NULL, 10) > CGROUP_DEPTH))
+		snprintf(write.value, sizeof(write.value), "%d", CGROUP_DEPTH);
+	else
+		snprintf(write.value, sizeof(write.value), "%s", value);
 	if (!strcmp(h->name, "unified") && faccessat(h->dir, file, F_OK, 0))
 		hand_down_late(h->parent, file, 8);
 	if (PRIV_CALL(PRIV_CGROUP_WRITE, &write, NULL, f, h->dir))
@@ -263,6 +269,8 @@ int cgroups_create(struct monitor *m, struct failure *f)
 		request.uid = unified ? m->root_uid : 0;
 		request.gid = unified ? m->root_gid : 0;
 		if (PRIV_CALL(PRIV_CGROUP_CREATE, &request, &m->hierarchy[i].dir, f, m->hierarchy[i].parent))
+			return -1;
+		if (unified && cgroups_limit(m, "unified", DEPTH, "max", -1, f))
 			return -1;
 	}
 	for (size_t i = 0; i < m->plan.files; i++)
@@ -299,6 +307,13 @@ void cgroups_remove(struct monitor *m)
 	}
 }
 
+bool cgroups_frozen(const struct monitor *m)
+{
+	char events[256];
+
+	return read_at(m->hierarchy[0].dir, "cgroup.events", events, sizeof(events)) > 0 && strstr(events, "frozen 1");
+}
+
 /* cgroup2 freezes by itself; `frozen 1` comes when the last process has stopped. */
 int cgroups_freeze(struct monitor *m, bool freeze, struct failure *f)
 {
@@ -320,6 +335,8 @@ int cgroups_freeze(struct monitor *m, bool freeze, struct failure *f)
 		if (pause.tv_nsec < 5000000)
 			pause.tv_nsec *= 2;
 	}
+	if (freeze)
+		write_at(m->hierarchy[0].dir, "cgroup.freeze", "0");
 	errno = ETIMEDOUT;
 	return fail(f, freeze ? "freeze" : "thaw", "a process does not stop");
 }
@@ -354,7 +371,7 @@ static int each(int dir, int depth, int (*visit)(pid_t, void *), void *data)
 		fclose(file);
 	fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	list = fd < 0 ? NULL : fdopendir(fd);
-	while (list && !result && depth < DEPTH_MAX && (entry = readdir(list)))
+	while (list && !result && depth < CGROUP_DEPTH && (entry = readdir(list)))
 		if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
 			OWNED int below = openat(dir, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 

@@ -89,11 +89,8 @@ static void status(struct monitor *m, struct answer *a)
 			       .init_pid = m->init,
 			       .exit_status = m->exit_status,
 			       .started_ns = m->started_ns,
+			       .frozen = cgroups_frozen(m),
 			       .open_fds = m->fence_state};
-	char events[256];
-
-	if (read_at(m->hierarchy[0].dir, "cgroup.events", events, sizeof(events)) > 0)
-		s.frozen = strstr(events, "frozen 1") != NULL;
 	memcpy(s.open_fds_reason, m->fence_reason, sizeof(m->fence_reason));
 	memcpy(a->data, &s, sizeof(s));
 	a->size = sizeof(s);

@@ -3,8 +3,6 @@
  * Attaching, detaching and suspending while the instance runs: all parts of a device at once. */
 #include "monitor.h"
 
-#include <signal.h>
-
 /* Type, options and name; what is left out is "". */
 static bool text_words(const char *text, size_t size, const char **words, size_t count)
 {
@@ -41,12 +39,6 @@ int device_part(struct monitor *m, const struct ctl_device *wanted, int client, 
 int device_attach(struct monitor *m, const struct ctl_device *wanted, int client, int source, struct failure *f)
 {
 	return device_part(m, wanted, client, source, "", 0, f) || part_commit(m, client, f) ? -1 : 0;
-}
-
-static void kill_holders(const struct ctl_holder *holders, int count)
-{
-	for (int i = 0; i < count && i < CTL_HOLDERS_MAX; i++)
-		syscall(SYS_kill, holders[i].pid, SIGKILL);
 }
 
 /* All numbers are refused before the first node goes. */
@@ -182,18 +174,23 @@ int device_take(struct monitor *m, const char *name, bool for_good, int policy, 
 {
 	const char *verb = for_good ? "detach" : "suspend";
 	struct failure ignored;
-	/* A process that opens the device while we look is missed unless all stand still. */
-	bool frozen = policy == CTL_REFUSE || policy == CTL_FREEZE_HOLDERS, was_suspended;
+	/* A process that opens the device while we look is missed unless all stand still; so is a child that it makes.
+	 */
+	bool frozen = policy != CTL_REPORT && !cgroups_frozen(m), was_suspended;
 	int failed;
 
 	*count = *revoked = 0;
 	errno = ENOENT;
 	if (!part_next(m, name, NULL))
 		return fail(f, verb, "no device `%s` is attached", name);
-	if (frozen && cgroups_freeze(m, true, f))
-		return -1;
-	if (policy == CTL_REFUSE && (*count = holders_find(m, name, holders, NULL)) > 0) {
-		cgroups_freeze(m, false, &ignored);
+	if (frozen && cgroups_freeze(m, true, f)) {
+		if (policy != CTL_KILL_HOLDERS)
+			return -1;
+		frozen = false; /* who lives on can have been missed: as good as it gets */
+	}
+	if (policy == CTL_REFUSE && (*count = holders_find(m, name, holders, NULL, false)) > 0) {
+		if (frozen)
+			cgroups_freeze(m, false, &ignored);
 		errno = EBUSY;
 		return fail(f, verb, "%d processes have `%s` open", *count, name);
 	}
@@ -208,12 +205,11 @@ int device_take(struct monitor *m, const char *name, bool for_good, int policy, 
 	if (!was_suspended)
 		tell_gone(m, name);
 	/* by its driver only what will not come back; who is to be killed must still be found */
-	*count = holders_find(m, name, holders, for_good && policy != CTL_KILL_HOLDERS ? revoked : NULL);
+	*count = holders_find(m, name, holders, for_good && policy != CTL_KILL_HOLDERS ? revoked : NULL,
+			      policy == CTL_KILL_HOLDERS);
 	if (for_good)
 		free_all(m, name);
-	if (policy == CTL_KILL_HOLDERS)
-		kill_holders(holders, *count);
-	if (frozen && (policy == CTL_REFUSE || !*count))
+	if (frozen && (policy != CTL_FREEZE_HOLDERS || !*count))
 		cgroups_freeze(m, false, &ignored);
 	return 0;
 }

@@ -16,6 +16,7 @@
 #include <linux/hidraw.h>
 #include <linux/input.h>
 #include <linux/usbdevice_fs.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -39,6 +40,7 @@ struct search {
 	struct monitor *m;
 	struct ctl_holder *holders;
 	int count, revoked;
+	bool kill;
 	size_t wanteds;
 	struct wanted wanted[PARTS]; /* last: what is not filled takes no memory */
 };
@@ -163,6 +165,23 @@ static void describe(int process, struct ctl_holder *holder)
 	}
 }
 
+/* By now the number may be that of another process, even of the host's: the one whose /proc folder is open is asked.
+ * Our cgroup's name is in no other process's path; one that is too long to be shown is an instance's, too. */
+static bool is_instances(const struct monitor *m, int process)
+{
+	char cgroups[4096];
+
+	return read_at(process, "cgroup", cgroups, sizeof(cgroups)) > 0 ? strstr(cgroups, m->plan.cgroup) != NULL
+									: errno == ENAMETOOLONG;
+}
+
+/* By the folder, which is as good as a pidfd, and by the number only where that is forbidden. */
+static void kill_it(int process, pid_t pid)
+{
+	if (sys_pidfd_send_signal(process, SIGKILL) && (errno == EPERM || errno == ENOSYS))
+		kill(pid, SIGKILL);
+}
+
 static int look(pid_t pid, void *data)
 {
 	struct search *s = data;
@@ -179,19 +198,22 @@ static int look(pid_t pid, void *data)
 	if (!holder.fds && !holder.maps)
 		return 0;
 	describe(process, &holder);
+	if (s->kill && is_instances(s->m, process))
+		kill_it(process, pid);
 	if (s->count < CTL_HOLDERS_MAX)
 		s->holders[s->count] = holder;
 	s->count++;
 	return 0;
 }
 
-int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders, int *revoked)
+int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders, int *revoked, bool kill)
 {
 	static _Alignas(PAGE) struct search s; /* too large for the stack, and mostly not needed */
 	int count;
 
 	s.m = m;
 	s.holders = holders;
+	s.kill = kill;
 	s.wanteds = 0;
 	s.count = s.revoked = 0;
 	for (struct part *p = NULL; (p = part_next(m, name, p));)

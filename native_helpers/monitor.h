@@ -107,7 +107,8 @@ int cgroups_limit(struct monitor *m, const char *hierarchy, const char *file, co
 		  struct failure *f);
 int cgroups_join(struct monitor *m, pid_t pid, struct failure *f); /* the v1 ones */
 void cgroups_remove(struct monitor *m);
-int cgroups_freeze(struct monitor *m, bool freeze, struct failure *f);
+bool cgroups_frozen(const struct monitor *m);
+int cgroups_freeze(struct monitor *m, bool freeze, struct failure *f); /* all processes, or none */
 void cgroups_kill(struct monitor *m);
 /* Calls `visit` with each process of the instance; stops when it returns non-zero. */
 int cgroups_each(struct monitor *m, int (*visit)(pid_t pid, void *data), void *data);
@@ -207,8 +208,8 @@ int mend_filter(struct monitor *m, struct failure *f);
 int mend_node(struct monitor *m, const char *name, const char *path, int source, struct failure *f);
 
 /* holders.c: fills at most CTL_HOLDERS_MAX, returns how many there are. Unless `revoked` is NULL, what is open is
- * revoked first where a driver can do that: so many were. */
-int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders, int *revoked);
+ * revoked first where a driver can do that: so many were. With `kill` none of them lives on. */
+int holders_find(struct monitor *m, const char *name, struct ctl_holder *holders, int *revoked, bool kill);
 
 /* control.c */
 int control_listen(struct monitor *m, struct failure *f);

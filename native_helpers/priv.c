@@ -9,6 +9,7 @@
 #include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/vfs.h>
 
 #define TRACE_QUEUE (64 * 1024)
 #define OP(number, function, request, min, max, out, why) \
@@ -156,6 +157,16 @@ int priv_call(enum priv_number number, const void *request, size_t size, const i
 		trace(o, request);
 	errno = 0;
 	return o->run(request, in, count, out, f);
+}
+
+bool priv_is_on(int fd, long type)
+{
+	struct statfs s;
+
+	if (fstatfs(fd, &s))
+		return false;
+	errno = EINVAL;
+	return s.f_type == type;
 }
 
 bool priv_instance_ids(uint32_t uid, uint32_t gid)

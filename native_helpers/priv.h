@@ -21,6 +21,9 @@
 #define PRIV_PATH 256
 #define PRIV_LINE 1024
 
+/* How deep an instance may nest cgroups, so that whoever walks them sees all. */
+#define CGROUP_DEPTH 64
+
 enum priv_number {
 	PRIV_CGROUP_CREATE = 1,
 	PRIV_CGROUP_WRITE = 2,
@@ -342,6 +345,8 @@ bool priv_always_allowed(uint32_t type, uint32_t major, uint32_t minor);
 bool priv_instance_ids(uint32_t uid, uint32_t gid);
 
 /* Whether a descriptor is of a cgroup filesystem of either version. */
+/* Whether it is in a file system of that kind. */
+bool priv_is_on(int fd, long type);
 bool priv_is_cgroup(int fd);
 
 /* Becomes, for the filesystem, the instance's root: what is made then belongs to it, and a path that it

@@ -7,16 +7,11 @@
 #include <linux/magic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <time.h>
-
-#define DEPTH_MAX 32
 
 bool priv_is_cgroup(int fd)
 {
-	struct statfs s;
-
-	return !fstatfs(fd, &s) && (s.f_type == CGROUP2_SUPER_MAGIC || s.f_type == CGROUP_SUPER_MAGIC);
+	return priv_is_on(fd, CGROUP2_SUPER_MAGIC) || priv_is_on(fd, CGROUP_SUPER_MAGIC);
 }
 
 static bool plain_name(const char *name, size_t size)
@@ -50,7 +45,6 @@ static void inherit_cpuset(int parent, int dir)
 int priv_cgroup_create(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_cgroup_create *r = request;
-	struct statfs s;
 
 	(void)count;
 	errno = EINVAL;
@@ -62,7 +56,7 @@ int priv_cgroup_create(const void *request, const int in[], int count, int out[]
 	out[0] = openat(in[0], r->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (out[0] < 0)
 		return fail(f, "open the cgroup", "`%s`", r->name);
-	if (!fstatfs(out[0], &s) && s.f_type == CGROUP_SUPER_MAGIC)
+	if (priv_is_on(out[0], CGROUP_SUPER_MAGIC))
 		inherit_cpuset(in[0], out[0]);
 	if (r->uid)
 		delegate(out[0], r->uid, r->gid);
@@ -134,7 +128,7 @@ static int remove_tree(int parent, const char *name, int depth)
 		close_fd(&copy);
 		return -1;
 	}
-	while (depth < DEPTH_MAX && (entry = readdir(dir)))
+	while (depth < CGROUP_DEPTH && (entry = readdir(dir)))
 		if (entry->d_type == DT_DIR && plain_name(entry->d_name, sizeof(entry->d_name)))
 			remove_tree(fd, entry->d_name, depth + 1);
 	closedir(dir);
@@ -187,20 +181,13 @@ static int map_write(int process, const char *file, const struct id_map *map, ui
 	return write_at(process, file, text);
 }
 
-static bool is_proc(int fd)
-{
-	struct statfs s;
-
-	return !fstatfs(fd, &s) && s.f_type == PROC_SUPER_MAGIC;
-}
-
 int priv_idmap(const void *request, const int in[], int count, int out[], struct failure *f)
 {
 	const struct priv_idmap *r = request;
 
 	(void)count, (void)out;
 	errno = EINVAL;
-	if (!r->uids || !r->gids || r->uids > PLAN_MAPS || r->gids > PLAN_MAPS || !is_proc(in[0]))
+	if (!r->uids || !r->gids || r->uids > PLAN_MAPS || r->gids > PLAN_MAPS || !priv_is_on(in[0], PROC_SUPER_MAGIC))
 		return fail(f, "map ids", "%u and %u rows", r->uids, r->gids);
 	if (!map_ok(r->uid, r->uids))
 		return fail(f, "map user ids", "%u rows", r->uids);

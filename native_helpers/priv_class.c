@@ -5,7 +5,6 @@
 
 #include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 
 #define INSIDE (RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)
 #define COVER  (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC)
@@ -13,23 +12,12 @@
 /* A tmpfs that priv_class() made: even for host root only the capability makes its root writable. */
 static bool is_cover(int fd)
 {
-	struct statfs type;
 	struct stat s;
 
-	if (fstatfs(fd, &type) || fstat(fd, &s))
+	if (fstat(fd, &s) || !priv_is_on(fd, TMPFS_MAGIC))
 		return false;
 	errno = EINVAL;
-	return type.f_type == TMPFS_MAGIC && S_ISDIR(s.st_mode) && (s.st_mode & 07777) == 0555 && !s.st_uid;
-}
-
-static bool is_sysfs(int fd)
-{
-	struct statfs type;
-
-	if (fstatfs(fd, &type))
-		return false;
-	errno = EINVAL;
-	return type.f_type == SYSFS_MAGIC;
+	return S_ISDIR(s.st_mode) && (s.st_mode & 07777) == 0555 && !s.st_uid;
 }
 
 /* The version of its interface, which libraries read before anything else. */
@@ -61,7 +49,7 @@ int priv_class(const void *request, const int in[], int count, int out[], struct
 	snprintf(path, sizeof(path), "sys/class/%s", r->name);
 	point = sys_openat2(in[0], path, O_PATH | O_DIRECTORY, INSIDE);
 	folder = point < 0 ? -1 : openat(point, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (folder < 0 || !is_sysfs(folder))
+	if (folder < 0 || !priv_is_on(folder, SYSFS_MAGIC))
 		return fail(f, "cover a class", "`/%s`", path);
 	context = sys_fsopen("tmpfs");
 	if (context < 0)

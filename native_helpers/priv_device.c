@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/vfs.h>
 
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
@@ -139,9 +138,7 @@ static void remove_above(int dev, char *path, int made)
  * the host's /dev, which to statfs is one, too. */
 static bool is_dev(int fd, struct stat *s)
 {
-	struct statfs type;
-
-	return !fstatfs(fd, &type) && type.f_type == TMPFS_MAGIC && !fstat(fd, s) && S_ISDIR(s->st_mode) && s->st_uid;
+	return priv_is_on(fd, TMPFS_MAGIC) && !fstat(fd, s) && S_ISDIR(s->st_mode) && s->st_uid;
 }
 
 static int chmod_inode(int inode, mode_t mode)

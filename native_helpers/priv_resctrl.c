@@ -6,18 +6,10 @@
 #include <dirent.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
-
-#define DEPTH_MAX 16
 
 static bool is_resctrl(int fd)
 {
-	struct statfs s;
-
-	if (fstatfs(fd, &s))
-		return false;
-	errno = EINVAL;
-	return s.f_type == RDTGROUP_SUPER_MAGIC;
+	return priv_is_on(fd, RDTGROUP_SUPER_MAGIC);
 }
 
 static bool plain_name(const char *name, size_t size)
@@ -84,7 +76,7 @@ static int join(int group, int cgroup, int depth)
 
 	if (!list)
 		close_fd(&fd);
-	while (list && !failed && depth < DEPTH_MAX && (entry = readdir(list)))
+	while (list && !failed && depth < CGROUP_DEPTH && (entry = readdir(list)))
 		if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
 			OWNED int below = openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 

@@ -350,7 +350,7 @@ def hugetlb(name: str) -> str:
 
 
 UNIFIED_FILES = {
-    "cgroup.max.depth": "max", "cgroup.max.descendants": "max",
+    "cgroup.max.depth": "64", "cgroup.max.descendants": "max",
     "cpu.idle": "0", "cpu.max": "max 100000", "cpu.max.burst": "0", "cpu.uclamp.max": "max", "cpu.uclamp.min": "0",
     "cpu.weight": "100", "cpu.weight.nice": "0",
     "cpuset.cpus": "", "cpuset.cpus.partition": "member", "cpuset.mems": "",

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What root inside may do to its own cgroups, files and processes neither hides anything from its monitor nor hurts it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ctrmgr.kernel import control
+from tests.conftest import libc
+from tests.rootful.planned import Planned, image, wait_for
+
+FUSE = "/dev/fuse"
+MNT_DETACH = 2
+MANY = 64
+"""Holders, as many as a reply has room for."""
+PIECE = 4095
+"""Of a line, what a buffer of a page takes."""
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Iterator[Planned]:
+    own = Planned(tmp_path, image(tmp_path))
+    yield own
+    own.close()
+
+
+def link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def openers(planned: Planned) -> int:
+    """Processes of the instance that have the device."""
+    found = 0
+    for file in planned.cgroup.rglob("cgroup.procs"):
+        for pid in file.read_text().split():
+            found += any(link(fd) == FUSE for fd in Path(f"/proc/{pid}/fd").glob("*"))
+    return found
+
+
+def test_no_holder_hides(planned: Planned) -> None:
+    """Deep in cgroups of the instance's own, among more than a reply has room for, or as a child that is made just then."""
+    planned.start()
+    assert not planned.attach("fuse", FUSE, FUSE).error
+    hide = "d=/sys/fs/cgroup; n=0; while [ $n -lt 40 ]; do d=$d/d; /bin/busybox mkdir $d; n=$((n+1)); done"
+    planned.sh(f"{hide}; (sleep 1000 <{FUSE} >/dev/null 2>&1 & echo $! >/sys/fs/cgroup{'/d' * 40}/cgroup.procs)")
+    refused = planned.ask(control.DETACH, control.HOLDERS.index("refuse"), "fuse")
+    assert (refused.error, refused.value) == (errno.EBUSY, 1)
+    many = "n=0; while [ $n -lt 300 ]; do sleep 1000 & n=$((n+1)); done; sleep 1000"
+    planned.sh(f"(exec 9<{FUSE}; {many}) >/dev/null 2>&1 &")
+    wait_for(lambda: openers(planned) > MANY)
+    taken = planned.ask(control.DETACH, control.HOLDERS.index("kill"), "fuse")
+    assert not taken.error and taken.value > MANY == len(taken.holders())
+    wait_for(lambda: not openers(planned))
+
+
+def test_a_user_that_has_frozen_it_thaws_it(planned: Planned) -> None:
+    planned.start()
+    assert not planned.attach("fuse", FUSE, FUSE).error
+    assert not planned.ask(control.FREEZE).error
+    assert not planned.ask(control.DETACH, control.HOLDERS.index("refuse"), "fuse").error
+    assert planned.ask(control.STATUS).status()[2]
+
+
+def test_cgroups_of_its_own_are_not_too_many_levels(planned: Planned) -> None:
+    """What is too deep to be removed would stay for ever."""
+    planned.start()
+    made = planned.sh(
+        "cd /sys/fs/cgroup; n=0; while [ $n -lt 100 ] && /bin/busybox mkdir d 2>/dev/null; do cd d; n=$((n+1)); done; echo $n"
+    )
+    assert made.stdout == "64\n"
+    planned.ask(control.KILL)
+    wait_for(planned.gone)
+
+
+def test_a_user_of_the_host_mounts_on_a_long_path(planned: Planned, tmp_path: Path) -> None:
+    """As `fusermount` lets everybody: its line of mountinfo ends in what alone is no line."""
+    here = os.open(tmp_path, os.O_PATH)
+
+    def mounted(name: str) -> tuple[bytes, bytes]:
+        os.mkdir(name, dir_fd=here)
+        where = f"/proc/self/fd/{here}/{name}".encode()
+        assert not libc.mount(b"ctrmgr-test", where, b"tmpfs", 0, None)
+        return where, Path("/proc/self/mountinfo").read_bytes().splitlines()[-1]
+
+    for _ in range(8):
+        os.mkdir(" " * 100, dir_fd=here)  # in mountinfo four bytes each
+        below = os.open(" " * 100, os.O_PATH, dir_fd=here)
+        os.close(here)
+        here = below
+    where, line = mounted("x")
+    missing = PIECE - line.index(b" - ")
+    libc.umount2(where, MNT_DETACH)
+    where, line = mounted("y" + " " * (missing // 4) + "x" * (missing % 4))
+    assert line.index(b" - ") == PIECE
+    try:
+        assert not planned.monitor().error
+    finally:
+        libc.umount2(where, MNT_DETACH)
+        os.close(here)
