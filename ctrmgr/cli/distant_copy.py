@@ -88,6 +88,8 @@ def _copy(args: Args, source: End, target: End, *, moving: bool) -> None:
                 stack.enter_context(end.server)
         if source.server:
             copying.refuse_if_running(source.server, source.name, instances.get(source.server, source.name))
+        if not args.flag("dry-run"):
+            sweep(args, source.server, target.server)
         if target.server:
             copying.refuse_if_there(target.server, target.name)
         ways = _ways(args, source, target)
@@ -97,16 +99,17 @@ def _copy(args: Args, source: End, target: End, *, moving: bool) -> None:
         if args.flag("dry-run"):
             print(f"{'move' if moving else 'copy'} {source.label} {target.label} {', or '.join(ways)}")
             return
-        passage = stack.enter_context(begun(args, source.server, target.server))
-        for number, way in enumerate(ways, 1):
-            try:
-                _go(args, way, source, target, kept, passage)
-                return
-            except migration.NoWayError as error:
-                # The servers do not get together, and nothing is left of the attempt.
-                _note(args)(f"not {way}: {error.message}; it goes {ways[number]}")
-                if ways[number] == IMAGE:
-                    _say_what_stays(args, source, kept, moving=moving)
+        passage = stack.enter_context(Passage())
+        with passage.making(target.server, target.name) if target.server else contextlib.nullcontext():
+            for number, way in enumerate(ways, 1):
+                try:
+                    _go(args, way, source, target, kept, passage)
+                    return
+                except migration.NoWayError as error:
+                    # The servers do not get together, and nothing is left of the attempt.
+                    _note(args)(f"not {way}: {error.message}; it goes {ways[number]}")
+                    if ways[number] == IMAGE:
+                        _say_what_stays(args, source, kept, moving=moving)
 
 
 ON_IT, DIRECT, BACKUP, IMAGE = "on the server", "directly", "as a backup", "as an image"

@@ -18,13 +18,13 @@ from ctrmgr.remote.server import Server, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     Say = Callable[[str], None]
 
 KEY = "ctrmgr.passing"
 """The property of such images; it makes their hash their own."""
-IMAGE, BACKUP, HERE = "image", "backup", "here"
+IMAGE, BACKUP, HERE, INSTANCE = "image", "backup", "here", "instance"
 
 
 def folder() -> str:
@@ -73,6 +73,15 @@ class Passage:
             self.rows.remove(_row(kind, server, name))
         state.write_flat(f"{self.path}/record", self.rows)
 
+    @contextlib.contextmanager
+    def making(self, server: Server, name: str) -> Iterator[None]:
+        """An instance. Whatever ends the block says what is left; who is killed cannot."""
+        self.note(INSTANCE, server, name)
+        try:
+            yield
+        finally:
+            self.gone(INSTANCE, server, name)
+
 
 def _row(kind: str, server: Server | None, name: str) -> list[str]:
     return [kind, server.target.url if server else "", server.project if server else "", name]
@@ -90,7 +99,8 @@ def _clear(path: str, rows: list[list[str]]) -> None:
 
 
 def sweep(servers: Iterable[Server], say: Say, forget: Callable[[str], None]) -> None:
-    """Take away what killed commands left: files of ours, what these servers have, and (`forget`) images of this machine's."""
+    """Take away what killed commands left: files of ours, what these servers have, and (`forget`) images of this machine's. An instance
+    is told, and stays: servers finish what they have begun, and somebody may count on it by now."""
     asked = {(server.target.url, server.project): server for server in servers}
     for mark in state.entries(folder()):
         path = f"{folder()}/{mark}"
@@ -113,6 +123,8 @@ def _settled(
     server = asked.get((url, project))
     if server is None:
         return all((each.url, each.project) != (url, project) for each in registry.load().by_name.values())
+    if kind == INSTANCE:
+        return _told(server, name, say)
     busy = False
     try:
         # Asked first: a server that is still making it has it later, and then the next command looks again.
@@ -141,3 +153,27 @@ def _image(server: Server, mark: str) -> str:
 def _works(server: Server) -> bool:
     found = server.get("/operations", query={"recursion": "1"})
     return any(each["class"] == "task" for each in found.get("running") or ())
+
+
+def _told(server: Server, name: str, say: Say) -> bool:
+    label = f"{server.name}:{name}"
+    busy = False
+    try:
+        busy = _works_on(server, name)
+        server.get(f"/instances/{quoted(name)}")
+    except NotFoundError:
+        return not busy
+    except CtrmgrError as error:
+        say(f"whether a killed command left `{label}` is not known: {error.message}")
+        return False
+    if busy:
+        say(f"`{label}` is still being made, for a command that was killed")
+    else:
+        say(f"`{label}` was made for a command that was killed before it looked whether all of it is there")
+    return not busy
+
+
+def _works_on(server: Server, name: str) -> bool:
+    found = server.get("/operations", query={"recursion": "1"})
+    urls = [url for each in found.get("running") or () for url in (each.get("resources") or {}).get("instances") or ()]
+    return any(str(url).partition("?")[0].rpartition("/")[2] == quoted(name) for url in urls)

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +17,7 @@ import pytest
 
 from tests.conftest import Ctr
 from tests.remote.cluster import Switch
-from tests.remote.daemons import ADDRESS, Daemon, Incus, Lxd, knowing, started
+from tests.remote.daemons import ADDRESS, PATIENCE, Daemon, Incus, Lxd, knowing, started
 from tests.remote.middle import Middle
 
 Servers = dict[str, Daemon]
@@ -223,12 +227,34 @@ def test_gone_under_a_backup(all_of_them: Ctr, known: Servers) -> None:
 
 @pytest.mark.parametrize("kind", ["lxd", "incus"])
 def test_the_target_dies(all_of_them: Ctr, known: Servers, kind: str) -> None:
-    """We hear no more of it, and then it is dead: the source is as it was and at once of use, and nothing half-made is left."""
+    """We die, and the next command says what the servers made of it; we hear no more of the target, and then it is dead: the source is
+    as it was and at once of use, and nothing half-made is left."""
     ctr, target = all_of_them, known[f"{kind}2"]
     if kind == "incus":
         ctr("move", "lxd:c1", "incus:")
     middle = Middle(ctr.folder / "far.sock", target.socket)
     ctr("remote", "add", "far", str(ctr.folder / "far.sock"))
+    begun = threading.Event()
+
+    def wait(data: bytes) -> str:
+        if not data.startswith(b"GET /1.0/operations/"):
+            return "pass"
+        begun.set()
+        return "slow"
+
+    middle.rule = wait
+    running = ctr.popen("move", f"{kind}:c1", "far:c4", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert begun.wait(PATIENCE)
+    running.kill()
+    running.communicate()
+    middle.rule = lambda data: "pass"
+    said, deadline = "", time.monotonic() + PATIENCE
+    while os.listdir(ctr.folder / "state/passing"):
+        assert time.monotonic() < deadline, said
+        said += ctr("image", "list", "far:").stderr
+    assert "`far:c4` was made for a command that was killed" in said
+    assert ctr("move", f"{kind}:c1", "far:c4", code=4).stderr.startswith("error: an instance `far:c4` exists")
+    ctr("delete", "far:c4")
     seen: list[bytes] = []
 
     def cut(data: bytes) -> str:
