@@ -169,7 +169,6 @@ def give(
     asks = any(row[0] == "request" for row in rows)
     given = _given(name, rows, running, volatile) if asks else None
     added: record.Added | placement.Added | None = None
-    followed: placement.Added | None = None
     try:
         rows = [*rows, *(given.rows if given else ())]
         if not words.union(row[0] for row in rows).isdisjoint(("gpu-default", "@gpu")):
@@ -180,20 +179,13 @@ def give(
         if given or not asks:
             _open_all(device, rows, opened, running)
         if not volatile:
-            if "follows-devices" in words:
-                from ctrmgr.backend import placement
-
-                added = followed = placement.Added(own, device, canonical, plan, rows)
-            else:
-                added = record.Added(own, device, canonical, rows)
+            added = _recorded(own, device, canonical, plan, rows)
             crash("attach-recorded")
         if running:
             _hold(name, device, rows)
             _bring(name, device, rows, opened)
-            if followed:
-                followed.move(lambda: _take_away(name, device, rows))
-            elif "follows-devices" in words:
-                _follow(own, device, rows)
+            if "follows-devices" in words:
+                _follow(own, device, rows, added)
     except BaseException:
         if added:
             added.drop()
@@ -248,12 +240,27 @@ def _put(
         crash("attach-hooked")
 
 
-def _follow(own: record.Record, device: str, rows: list[list[str]]) -> None:
-    """What the plan knows nothing of is followed all the same."""
+def _recorded(
+    own: record.Record, device: str, canonical: dict[str, str], plan: list[list[str]], rows: list[list[str]]
+) -> record.Added | placement.Added:
+    if not any(row[0] == "follows-devices" for row in plan):
+        return record.Added(own, device, canonical, rows)
+    from ctrmgr.backend import placement
+
+    return placement.Added(own, device, canonical, plan, rows)
+
+
+def _follow(
+    own: record.Record, device: str, rows: list[list[str]], added: record.Added | placement.Added | None
+) -> None:
+    """The CPUs and memory, to where the devices are now; also one that is in no plan."""
     from ctrmgr.backend import placement
 
     try:
-        placement.came(own)
+        if isinstance(added, placement.Added):
+            added.move()
+        else:
+            placement.came(own)
     except BaseException:
         _take_away(own.name, device, rows)
         raise

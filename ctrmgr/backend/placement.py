@@ -15,7 +15,7 @@ from ctrmgr.plan import instance, limits, numa
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     Rows = Sequence[Sequence[str]]
 
@@ -37,13 +37,9 @@ class Added:
         own.devices[device] = dict(values)
         record.stage(own, self.new)
 
-    def move(self, take_away: Callable[[], None]) -> None:
-        """To where the devices are now; raises HostError when the kernel does not let it, and then the device has gone again."""
-        try:
-            moved(self.record.name, self.old, self.new)
-        except BaseException:
-            take_away()
-            raise
+    def move(self) -> None:
+        """To where the devices are now. Raises HostError when the kernel does not let it."""
+        moved(self.record.name, self.old, self.new)
 
     def finish(self) -> None:
         record.finish(self.record.path)
