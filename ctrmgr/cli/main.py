@@ -167,12 +167,16 @@ def refusal(error: OSError) -> CtrmgrError | None:
 def main() -> int:
     """The `ctrmgr` program. Returns the exit code."""
     words = sys.argv[1:] or ["help"]
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller: nobody listens
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, mode))
     try:
         code = run(words)
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            error.filename = "standard output"
+            raise
     except CtrmgrError as error:
         sys.stdout.flush()
         report(error, words)

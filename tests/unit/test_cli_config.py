@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,19 @@ def test_short_options_are_lxds(ctr: Ctr) -> None:
         assert "  -f, --force" in words and "      --format" in words
         assert "no instance `json`" in ctr(verb, "-f", "json", code=3).stderr
     assert "(report, refuse, freeze, kill)" in ctr("detach-device", "--help").stdout
+
+
+def test_streams_that_are_closed_or_full(ctr: Ctr) -> None:
+    def shell(redirected: str, *words: str) -> tuple[int, str]:
+        line = ["sh", "-c", f'"$@" {redirected}', "sh", *ctr.argv, *words]
+        done = subprocess.run(line, env=ctr.env, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    ctr("create", "builtin:busybox", "c1", "-p", "no-network")
+    code, said = shell("<&-", "attach-device", "c1")
+    assert (code, said.splitlines()[0]) == (2, "error: which device? Here is no terminal to choose on")
+    assert shell("<&- >&- 2>&-", "list") == (0, "")
+    assert shell(">/dev/full", "list") == (
+        5,
+        "error: `standard output`: No space left on device\n\nhint: free some space\n",
+    )
