@@ -187,9 +187,13 @@ static bool is_due(int64_t *at)
 
 static int64_t until_due(const struct monitor *m)
 {
-	int64_t at = m->stop_at && (!m->look_at || m->stop_at < m->look_at) ? m->stop_at : m->look_at;
-	int64_t left = at ? at - now_ms() : -1;
+	const int64_t due[] = {m->stop_at, m->look_at, m->join_at};
+	int64_t at = 0, left;
 
+	for (size_t i = 0; i < ARRAY_SIZE(due); i++)
+		if (due[i] && (!at || due[i] < at))
+			at = due[i];
+	left = at ? at - now_ms() : -1;
 	return at && left < 0 ? 0 : left;
 }
 
@@ -205,6 +209,8 @@ _Noreturn void monitor_run(struct monitor *m)
 			cgroups_kill(m);
 		if (is_due(&m->look_at))
 			hotplug_refresh(m);
+		if (is_due(&m->join_at))
+			resctrl_join_again(m);
 		left = until_due(m);
 		p[PIDFD] = (struct pollfd){m->pidfd, POLLIN, 0};
 		p[LISTENER] = (struct pollfd){m->listener, POLLIN, 0};

@@ -78,6 +78,8 @@ struct monitor {
 	int exit_status; /* wait(2) status, -1 while init runs */
 	int64_t stop_at; /* CLOCK_MONOTONIC ms at which a polite stop becomes a kill; 0: none */
 	int64_t look_at; /* at which the rules are tried again, because a node was leased to others; 0: none */
+	int64_t join_at, join_after; /* at which those who came late are put into the class, and how long that is after
+					the last time */
 	bool stopping, restarted;
 	bool again; /* a run that this monitor began by itself after another: nobody waits for a report */
 	char rlimit[RLIM_NLIMITS][CTL_NAME_MAX + 16]; /* changed since the start; as ctrmgr-exec takes them */
@@ -201,7 +203,8 @@ int resctrl_prepare(struct monitor *m, struct part *p, int source, struct failur
 int resctrl_place(struct monitor *m, struct part *p, struct failure *f);
 int resctrl_withdraw(struct monitor *m, struct part *p, struct failure *f);
 size_t resctrl_tasks(const struct monitor *m, int fds[2]); /* `tasks`, in the order in which a process joins */
-void resctrl_repair(struct monitor *m);                    /* removes what is ours, by the record */
+void resctrl_join_again(struct monitor *m);
+void resctrl_repair(struct monitor *m); /* removes what is ours, by the record */
 
 /* mend.c */
 int mend_filter(struct monitor *m, struct failure *f);
