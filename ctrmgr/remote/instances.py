@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, SpecError
 from ctrmgr.remote.body import loads
-from ctrmgr.remote.server import OperationError, Server, StaleError, UnknownError, quoted, retried
+from ctrmgr.remote.server import BUSY_SECONDS, OperationError, Server, StaleError, UnknownError, quoted, retried
 from ctrmgr.remote.wire import GoneError
 
 TYPE_CHECKING = False
@@ -106,7 +106,6 @@ def set_state(server: Server, name: str, action: str, *, force: bool = False, ti
 
 
 DONE = {"start": "started", "stop": "stopped", "restart": "restarted", "freeze": "frozen", "unfreeze": "thawed"}
-BUSY_SECONDS = 40.0
 
 
 def patient(action: Callable[[], object]) -> None:

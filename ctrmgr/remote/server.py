@@ -31,6 +31,9 @@ BUSY = ("matching non-reusable operation", "nstance is busy running")
 """How LXD says that somebody else changes an instance at this moment."""
 
 
+BUSY_SECONDS = 40.0
+"""Who is busy with an instance may attach a disk, or wait for something himself: LXD 5.0 does for half a minute after a failed start."""
+
 GONE = "the operation is gone"
 REASON_MAX = 500
 
@@ -245,15 +248,18 @@ def of(remote: Remote) -> Server:
     return Server(remote.name, remote.target(), remote.project)
 
 
-def retried(server: Server, change: Callable[[Any, str], None], path: str, *, tries: int = 50) -> None:
-    """`change(object, entity tag)`, again with what is there now whenever somebody else was faster. Raises ConflictError."""
+def retried(server: Server, change: Callable[[Any, str], None], path: str, *, seconds: float = BUSY_SECONDS) -> None:
+    """`change(object, entity tag)`, again with what is there now whenever somebody else was faster or is at it. Raises ConflictError."""
     import time
 
-    for number in range(tries):
+    deadline, pause = time.monotonic() + seconds, 0.005
+    while True:
         found, etag = server.get_tagged(path)
         try:
             change(found, etag)
             return
         except StaleError:
-            time.sleep(min(0.005 * (number + 1), 0.1))
-    raise ConflictError(f"`{server.name}`: others change it faster than we can", hint="try again")
+            if time.monotonic() > deadline:
+                raise ConflictError(f"`{server.name}`: others change it faster than we can", hint="try again") from None
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.1)
