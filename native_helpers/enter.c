@@ -56,6 +56,25 @@ static void send_master(int master)
 		fail(EXIT_HELPER, errno, "hand over the terminal");
 }
 
+/* Nobody inside may trace us or open our descriptors while we still hold the host's. Again after each change of ids,
+ * which makes us what fs.suid_dumpable says. */
+static void stay_unseen(void)
+{
+	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+		fail(EXIT_HELPER, errno, "become undumpable");
+}
+
+/* A command that has a directory of the host's open can go anywhere from there. */
+static void refuse_directories(void)
+{
+	static const char *const names[] = {"input", "output", "error output"};
+	struct stat s;
+
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (!fstat(fd, &s) && S_ISDIR(s.st_mode))
+			fail(EXIT_SPEC, EISDIR, "pass on the standard %s", names[fd]);
+}
+
 /* Everything that needs the rights of whoever called, before they are left behind. */
 static void leave_host(const struct instance *i)
 {
@@ -64,9 +83,7 @@ static void leave_host(const struct instance *i)
 	/* A signal ignored by whoever started us (Python ignores these two) must not stay ignored. */
 	signal(SIGPIPE, SIG_DFL);
 	signal(SIGXFSZ, SIG_DFL);
-	/* Nobody inside may trace us or open our descriptors while we still hold the host's. */
-	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
-		fail(EXIT_HELPER, errno, "become undumpable");
+	stay_unseen();
 	for (size_t n = 0; n < i->procs_count; n++)
 		if (write(i->procs[n], "0", 1) < 0)
 			fail(EXIT_HELPER, errno, "join the cgroups");
@@ -81,6 +98,7 @@ static void leave_host(const struct instance *i)
 	/* We still carry the caller's ids, which own files outside: become the instance's root at once. */
 	if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
 		fail(EXIT_HELPER, errno, "become the instance's root");
+	stay_unseen();
 	if (chdir("/") < 0)
 		fail(EXIT_HELPER, errno, "go to the instance's root directory");
 	umask(022);
@@ -146,6 +164,7 @@ static void become(const struct options *o, const struct instance *i, struct use
 		fail(EXIT_HELPER, errno, "become gid `%u` (is it mapped in this instance?)", user->gid);
 	if (setresuid(user->uid, user->uid, user->uid) < 0)
 		fail(EXIT_HELPER, errno, "become uid `%u` (is it mapped in this instance?)", user->uid);
+	stay_unseen();
 }
 
 /* The command dies with its parent: a ctrmgr-exec that was SIGKILLed leaves nothing behind.
@@ -202,6 +221,7 @@ _Noreturn void enter(const struct options *o, const struct instance *i, bool tty
 	struct user user;
 
 	channel_to_parent = channel;
+	refuse_directories();
 	leave_host(i);
 	unknown = identify(o->user, o->group, &user);
 	if (unknown)

@@ -2,6 +2,7 @@
  *
  * Users and groups of an image, from its own files. The files belong to the instance: nothing in
  * them is trusted, and a broken one only means that a name is not found. */
+#include "common.h"
 #include "exec.h"
 
 #include <errno.h>
@@ -14,10 +15,11 @@
 
 #define FILE_MAX (4 << 20)
 
-/* Whole text of a regular file, or NULL. Never blocks: a FIFO of that name is passed over. */
+/* Whole text of a regular file, or NULL. Never blocks: a FIFO of that name is passed over, and a symlink that leads
+ * over /proc into the instance's own mounts, where a file system of its own could let a monitor wait. */
 static char *slurp(const char *path)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int fd = sys_openat2(AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, RESOLVE_NO_MAGICLINKS);
 	struct stat st;
 	char *text = NULL;
 	ssize_t n;

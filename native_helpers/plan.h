@@ -148,5 +148,7 @@ bool plan_variable(const char *text);
 /* The host's id for `inside`, or UINT32_MAX when it is not mapped. */
 uint32_t plan_map(const struct id_map *map, size_t count, uint32_t inside);
 
+bool plan_has(const struct id_map *map, size_t count, uint32_t outside);
+
 /* An id of the host that the map does not reach. */
 uint32_t plan_unmapped(const struct id_map *map, size_t count);

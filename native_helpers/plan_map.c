@@ -11,6 +11,14 @@ uint32_t plan_map(const struct id_map *map, size_t count, uint32_t inside)
 	return UINT32_MAX;
 }
 
+bool plan_has(const struct id_map *map, size_t count, uint32_t outside)
+{
+	for (size_t i = 0; i < count; i++)
+		if (outside >= map[i].outside && outside - map[i].outside < map[i].count)
+			return true;
+	return false;
+}
+
 uint32_t plan_unmapped(const struct id_map *map, size_t count)
 {
 	uint32_t candidate = 0;

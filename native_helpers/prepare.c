@@ -39,6 +39,22 @@ static int sibling(const char *name)
 	return open(path, O_PATH | O_CLOEXEC);
 }
 
+/* What runs inside can be found in /proc there, and written by whoever has the id of its owner (CVE-2019-5736): all our
+ * programs are as this one. */
+static int check_owner(const struct monitor *m, struct failure *f)
+{
+	const struct plan *p = &m->plan;
+	struct stat s;
+
+	if (fstat(m->exe, &s))
+		return fail(f, "look at myself", "fstat");
+	errno = EPERM;
+	if (s.st_mode & S_IWOTH || plan_has(p->uid, p->uids, s.st_uid) ||
+	    (s.st_mode & S_IWGRP && plan_has(p->gid, p->gids, s.st_gid)))
+		return fail(f, "check our own programs", "%u:%u, mode %o", s.st_uid, s.st_gid, s.st_mode & 07777);
+	return 0;
+}
+
 int monitor_open(struct monitor *m, struct failure *f)
 {
 	int error;
@@ -253,6 +269,8 @@ int start_leave_host(struct start *s, struct failure *f)
 {
 	struct plan *p = &s->m->plan;
 
+	if (check_owner(s->m, f))
+		return -1;
 	s->pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
 	if (unshare(CLONE_NEWNS))
 		return fail(f, "make the monitor's mount namespace", "unshare: mount namespaces");

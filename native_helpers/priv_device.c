@@ -98,13 +98,14 @@ static int parent_directory(int dev, char *path, const struct priv_place *r, int
 
 		*slash = '\0';
 		created = !mkdirat(dir, name, 0755);
-		if (created && fchownat(dir, name, r->root_uid, r->root_gid, AT_SYMLINK_NOFOLLOW))
-			return -1;
 		next = sys_openat2(dir, name, O_RDONLY | O_DIRECTORY, IN_DEV);
-		if (created && *made < 0 && next >= 0)
-			*made = fcntl(next, F_DUPFD_CLOEXEC, 3);
 		close_fd(&dir);
 		dir = next;
+		/* by its descriptor: under this name there can be a node by now that was taken away */
+		if (created && next >= 0 && fchown(next, r->root_uid, r->root_gid))
+			return -1;
+		if (created && *made < 0 && next >= 0)
+			*made = fcntl(next, F_DUPFD_CLOEXEC, 3);
 	}
 	memmove(path, name, strlen(name) + 1);
 	return take_fd(&dir);

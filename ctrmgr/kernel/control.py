@@ -153,7 +153,7 @@ class Reply:
 
     def holders(self) -> list[Holder]:
         found = (HOLDER.unpack_from(self.data, index * HOLDER.size) for index in range(self.count))
-        return [Holder(pid, inner, fds, maps, text(comm)) for pid, inner, fds, maps, comm in found]
+        return [Holder(pid, inner, fds, maps, shown(comm)) for pid, inner, fds, maps, comm in found]
 
     def hooks(self) -> list[list[str]]:
         """Kind and arguments of each."""
@@ -181,6 +181,11 @@ class Reply:
 
 def text(field: bytes) -> str:
     return field.partition(b"\0")[0].decode(errors="replace")
+
+
+def shown(field: bytes) -> str:
+    """A text of the instance's own choice, without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text(field))
 
 
 def ask(

@@ -8,7 +8,7 @@ import os
 
 from ctrmgr import state
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, NotFoundError, SpecError, UnsupportedError
-from ctrmgr.kernel import missing
+from ctrmgr.kernel import control, missing
 
 CONFLICTS = (errno.EEXIST, errno.EBUSY, errno.ENOENT, errno.ENOSPC, errno.EALREADY, errno.ENODEV)
 BAD_PLACES = {
@@ -21,6 +21,7 @@ BAD_PLACES = {
 
 def error(subject: str, step: str, detail: str, code: int) -> CtrmgrError:
     """What `control.failure` gives."""
+    detail = control.shown(detail.encode())
     known = missing.feature(subject, step, detail, code) or _by_step(subject, step, detail, code)
     if known is not None:
         return known
@@ -70,6 +71,11 @@ def _by_step(subject: str, step: str, detail: str, code: int) -> CtrmgrError | N
         return CtrmgrError(
             f"`{subject}`: the image's init `{detail}` cannot be run: {reason}",
             hint="is it an image of a whole system, for this machine's architecture?",
+        )
+    if step == "check our own programs":
+        return HostError(
+            f"`{subject}`: the instance could write ctrmgr's own programs: they are of {detail}",
+            hint="make them root's (`chown -R root:`), or leave that id out of `raw.idmap`",
         )
     if step in ("map user ids", "map group ids"):
         return HostError(

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ctrmgr.kernel import control
+from ctrmgr.kernel import control, helper
 from tests.conftest import libc
 from tests.rootful.planned import Planned, image, wait_for
 
@@ -105,3 +107,48 @@ def test_a_user_of_the_host_mounts_on_a_long_path(planned: Planned, tmp_path: Pa
     finally:
         libc.umount2(where, MNT_DETACH)
         os.close(here)
+
+
+def test_its_names_are_looked_up_in_its_files_alone(planned: Planned) -> None:
+    """Over `/proc/1/root` its passwd would lead into its own mounts: to a file system that never answers, say."""
+    planned.start()
+    other = "echo eve:x:5:5::/:/bin/sh >/etc/other; cd /etc; /bin/busybox rm passwd"
+    assert planned.sh(f"{other}; ln -s other passwd").stderr == ""
+    assert not planned.attach("fuse", FUSE, FUSE, user="eve").error
+    assert not planned.ask(control.DETACH, name="fuse").error
+    planned.sh("/bin/busybox rm /etc/passwd; ln -s /proc/1/root/etc/other /etc/passwd")
+    assert planned.attach("fuse", FUSE, FUSE, user="eve").step == "find the owner"
+
+
+def test_its_words_are_none_of_the_terminals(planned: Planned) -> None:
+    planned.start()
+    assert not planned.attach("fuse", FUSE, FUSE).error
+    planned.sh(f"(exec <{FUSE}; printf '\\033[2J' >/proc/self/comm; while :; do read x; done) >/dev/null 2>&1 &")
+    wait_for(lambda: openers(planned))
+    assert "?[2J" in [holder.comm for holder in planned.ask(control.DETACH, 3, "fuse").holders()]
+
+
+def test_a_directory_of_the_hosts_is_not_handed_in(planned: Planned) -> None:
+    planned.start()
+    exec_in = [helper.find("ctrmgr-exec"), "--control", f"{planned.run}/control", "--", "ls", "/proc/self/fd/0/etc"]
+    host = os.open("/", os.O_PATH)
+    done = subprocess.run(exec_in, stdin=host, capture_output=True, text=True)
+    os.close(host)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pass on the standard input: Is a directory" in done.stderr
+
+
+def test_programs_that_it_could_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs inside is in its /proc: of an owner whom the instance has, it would be root's on the host in the end."""
+    owner = 54321
+    shutil.copytree(os.environ["CTRMGR_LIBEXEC"], tmp_path / "programs", ignore=shutil.ignore_patterns("*.p"))
+    os.chown(tmp_path / "programs/ctrmgr-monitor", owner, 0)
+    monkeypatch.setenv("CTRMGR_LIBEXEC", str(tmp_path / "programs"))
+    planned = Planned(tmp_path, image(tmp_path), rows=f"uidmap\t70000\t{owner}\t1\n")
+    report = planned.monitor()
+    assert (report.step, report.error) == ("check our own programs", errno.EPERM)
+    assert "raw.idmap" in str(control.failure("c1", report.step, report.detail, report.error).hint)
+    assert planned.gone()
+    os.chown(tmp_path / "programs/ctrmgr-monitor", 0, 0)
+    planned.start()
+    planned.close()
