@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.host import accel, block, char, gpu, pci, rdma, sysfs, usb
+from ctrmgr.host import accel, block, char, gpu, pci, rdma, sysfs, tpm, usb
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -323,6 +323,8 @@ def chars(root: str, sticks: Iterable[usb.UsbDevice]) -> list[Device]:
             id = f"{owner.id}/{child.interface}/{child.subsystem}"
             id = f"{id}/{child.name}" if ids[id] > 1 else id
             owner_id, model = owner.id, owner.product
+        if tpm.is_emulated(device.path):
+            model = "emulated TPM 2.0"
         function = pci.read(device.address, root) if device.address else None
         found.append(
             Device(

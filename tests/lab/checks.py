@@ -23,7 +23,7 @@ from pathlib import Path
 from ctrmgr.backend import events, usage
 from ctrmgr.kernel import control
 from tests.conftest import dev_nodes, same, settle, snapshot
-from tests.lab import dmem, fabric, plugs, shipped, side_doors
+from tests.lab import dmem, fabric, plugs, shipped, side_doors, tpm
 from tests.lab.commands import cgroup, ctr, host, info, sh, wait_for
 from tests.lab.tries import get_contexts, outcome
 
@@ -299,7 +299,12 @@ def devices_are_found_by_what_they_are() -> None:
 
 
 check(shipped.profiles_give_what_they_say)
-for more in (dmem.memory_is_kept_under_pressure, dmem.a_gpus_memory_is_limited_and_kept, *plugs.CHECKS):
+for more in (
+    dmem.memory_is_kept_under_pressure,
+    dmem.a_gpus_memory_is_limited_and_kept,
+    tpm.a_tpm_of_its_own,
+    *plugs.CHECKS,
+):
     check(more)
 
 
