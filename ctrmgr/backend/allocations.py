@@ -342,10 +342,18 @@ def mend(instance: str, *, running: bool) -> None:
         _forget_rows(instance)
 
 
+PATIENCE = 2.0
+"""Seconds that a monitor has to say what it has."""
+
+
 def _attached(instance: str, device: str) -> bool:
     from ctrmgr.kernel import control
 
-    return any(each.name == device for each in control.ask(record.run_home(instance), control.DEVICES).devices())
+    try:
+        there = control.ask(record.run_home(instance), control.DEVICES, timeout=PATIENCE).devices()
+    except CtrmgrError:
+        return record.is_running(instance)
+    return any(each.name == device for each in there)
 
 
 def forget(instance: str) -> None:

@@ -363,21 +363,29 @@ def delete(name: str) -> None:
 
 
 def mend() -> None:
-    """End partitions whose making was killed, and those of instances that have died; the caller holds the machine's lock, so that nobody
-    is making one. An instance that another command is at is left to that."""
+    """End partitions whose making was killed, those of instances that have died, and those that a killed attach has left; such with a name
+    are free again. The caller holds the machine's lock, so that nobody is making one. An instance that another command is at is left to that."""
     from ctrmgr.backend import allocations
 
     for held in everything():
-        if not held.divided or held.failed:
+        if not (held.divided or held.uses) or held.failed:
             continue
         if not held.rows:
             allocations.quietly(held)
-        elif held.life == "run" and not record.is_running(held.instance):
+        elif held.life == "run" and not (record.is_running(held.instance) and _is_planned(held)):
             try:
                 with state.Lock(record.home(held.instance), wait=False):
                     repair.instance(held.instance)
             except (CtrmgrError, FileNotFoundError):
                 pass
+
+
+def _is_planned(held: Held) -> bool:
+    """Whether the instance's plan asks for it. What no plan asks for was attached for this run only, or by a command that was killed."""
+    try:
+        return any(row[:2] == ["request", held.device] for row in record.read_plan(record.home(held.instance)))
+    except CtrmgrError:
+        return True  # who knows
 
 
 def _is_there(held: Held) -> bool:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""No sequence of starts, stops, named partitions, other users and kills gives more of a device than there is, or less than there could
+"""No sequence of starts, stops, live attaches and detaches, named partitions that come, are used and go, other users, kills of commands and of
+instances, and restarts of the machine gives more of a device than there is, or less than there could
 be, leaves a partition that nobody has, or ends one that somebody has."""
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ DEVICES = [
     Found("b", pools={"cores": 4}, partitions=2, profiles={"half": {"cores": 2}, "whole": {"cores": 4}}),
 ]
 SOURCE = registry.Source("acme-npu", "a test", path="/nowhere")
-STEPS = ("", "", "", "allocate-recorded", "allocate-prepared", "release-done", "in-prepare", "in-release")
+STEPS = ("", "", "", "allocate-recorded", "allocate-prepared", "release-done", "in-prepare", "in-release", "attached")
 
 
 class Card:
@@ -96,20 +97,22 @@ def machine() -> Iterator[tuple[Card, Path]]:
             patch.object(call, "prepare", card.prepare),
             patch.object(call, "release", card.release),
             patch.object(partitions, "LOCK", f"{folder}/lock"),
-            patch.object(allocations, "_attached", lambda instance, device: False),
+            patch.object(
+                partitions, "_boot", lambda: str((folder / "boot").exists() and (folder / "boot").stat().st_size)
+            ),
         ):
             yield card, folder
     finally:
         shutil.rmtree(folder)
 
 
-def plan_of(name: str, sizes: str) -> list[list[str]]:
+def request(device: str, sizes: str) -> list[list[str]]:
     values = {"type": "acme-npu", "partition": partition.parse(sizes)}
-    return [
-        ["ctrmgr-plan", "1"],
-        ["name", name],
-        *(["request", "npu", "acme-npu", "run", *item] for item in values.items()),
-    ]
+    return [["request", device, "acme-npu", "run", *item] for item in values.items()]
+
+
+def plan_of(name: str, sizes: str) -> list[list[str]]:
+    return [["ctrmgr-plan", "1"], ["name", name], *request("npu", sizes)]
 
 
 class User:
@@ -119,6 +122,8 @@ class User:
         self.folder = folder
         self.running: dict[str, str] = {}
         """Instance → what it has, by device and id."""
+        self.attached: dict[str, str] = {}
+        """The same of the device that it was given live."""
 
     @contextmanager
     def books(self) -> Iterator[None]:
@@ -126,11 +131,12 @@ class User:
         with (
             patch.dict(os.environ, {"CTRMGR_STATE_DIR": str(self.folder)}),
             patch.object(record, "is_running", running),
+            patch.object(allocations, "_attached", lambda name, device: device == "more" and name in self.attached),
         ):
             yield
 
     def do(self, verb: str, name: str, sizes: str) -> None:
-        if verb == "start":
+        if verb in ("start", "borrow"):
             os.makedirs(record.home(name), exist_ok=True)
             state.write_flat(f"{record.home(name)}/plan", plan_of(name, sizes))
             with state.Lock(record.home(name)):
@@ -140,6 +146,23 @@ class User:
         elif verb == "stop":
             with state.Lock(record.home(name)):
                 allocations.stopped(name)
+        elif verb == "attach":
+            with state.Lock(record.home(name)):
+                allocations.mend(name, running=True)
+                held_ = allocations.attach(name, request("more", sizes), running=True, volatile=name == "x")
+                assert held_ is not None and any(row[0] == "device" for row in held_.rows)
+                die("attached")
+                if name != "x":
+                    state.write_flat(
+                        f"{record.home(name)}/plan",
+                        [*record.read_plan(record.home(name)), *request("more", sizes), *held_.rows],
+                    )
+        elif verb == "detach":
+            with state.Lock(record.home(name)):
+                plan = [row for row in record.read_plan(record.home(name)) if row[1:2] != ["more"]]
+                state.write_flat(f"{record.home(name)}/plan", plan)
+                allocations.mend(name, running=True)
+                allocations.detach(name, "more")
         elif verb == "create":
             partitions.create(f"n{name}", "a", partition.sizes(sizes))
         else:
@@ -163,19 +186,42 @@ class User:
                     os._exit(code)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             assert code in (0, 4, -signal.SIGKILL)
-            if verb == "start" and code == 0:
-                self.running[name] = next(self.part(each) for each in held.everything() if each.instance == name)
+            if verb in ("start", "borrow") and code == 0:
+                self.running[name] = self.part(held.of(name)["npu"])
+            elif verb == "attach" and code == 0:
+                self.attached[name] = self.part(held.of(name)["more"])
             elif verb == "stop":
-                self.running.pop(name)
+                self.died(name)
             return code
+
+    def died(self, name: str) -> None:
+        """Nothing runs any more; what it had is in the books."""
+        self.running.pop(name, None)
+        self.attached.pop(name, None)
 
     @staticmethod
     def part(each: held.Held) -> str:
-        return f"{each.found_id}.{each.part}"
+        """Of a partition with a name that it uses, that one."""
+        made = held.of(held.NAMED)[each.uses] if each.uses else each
+        return f"{made.found_id}.{made.part}"
 
     def has(self) -> dict[str, held.Held]:
         with self.books():
-            return {self.part(each): each for each in held.everything()}
+            return {self.part(each): each for each in held.everything() if not each.uses}
+
+    def left(self, each: held.Held) -> bool:
+        """Whether a command that was killed left it."""
+        return not each.rows or (each.device == "more" and each.instance not in self.attached)
+
+    def free(self, name: str) -> bool:
+        """Whether there is a partition with this name that nobody who runs has."""
+        with self.books():
+            named = held.of(held.NAMED).get(name)
+            return (
+                named is not None
+                and bool(named.rows)
+                and self.part(named) not in {*self.running.values(), *self.attached.values()}
+            )
 
 
 def in_order(card: Card, users: Sequence[User]) -> None:
@@ -186,7 +232,9 @@ def in_order(card: Card, users: Sequence[User]) -> None:
         for pool, size in found.pools.items():
             assert sum(takes.get(pool, 0) for takes in there.values()) <= size
         for user in users:
-            assert {part for part in user.running.values() if part.startswith(f"{found.id}.")} <= set(there)
+            in_use = [*user.running.values(), *user.attached.values()]
+            assert len(set(in_use)) == len(in_use)  # never two that have one
+            assert {part for part in in_use if part.startswith(f"{found.id}.")} <= set(there)
 
 
 def room(card: Card, users: Sequence[User], user: User, sizes: str, only: str = "") -> bool:
@@ -198,7 +246,9 @@ def room(card: Card, users: Sequence[User], user: User, sizes: str, only: str = 
         if only not in ("", found.id):
             continue
         there = {id: takes for id, takes in card.there(found.id).items() if f"{found.id}.{id}" not in mine}
-        there |= {each.part: each.takes for each in user.has().values() if each.found_id == found.id and each.rows}
+        there |= {
+            each.part: each.takes for each in user.has().values() if each.found_id == found.id and not user.left(each)
+        }
         wanted = {pool: -(-amount // 2) * 2 if pool == "cores" else amount for pool, amount in asked.amounts.items()}
         left = {pool: size - sum(takes.get(pool, 0) for takes in there.values()) for pool, size in found.pools.items()}
         if found.id == "b" and (set(wanted) != {"cores"} or wanted["cores"] > 4):
@@ -214,7 +264,23 @@ SIZES = st.sampled_from(
 COMMANDS = st.lists(
     st.tuples(
         st.integers(0, 1),
-        st.sampled_from(["start", "start", "stop", "create", "delete", "foreign", "gone"]),
+        st.sampled_from(
+            [
+                "start",
+                "start",
+                "stop",
+                "create",
+                "delete",
+                "foreign",
+                "gone",
+                "attach",
+                "attach",
+                "detach",
+                "borrow",
+                "die",
+                "boot",
+            ]
+        ),
         st.sampled_from("xyz"),
         SIZES,
         st.sampled_from(STEPS),
@@ -236,10 +302,20 @@ COMMANDS = st.lists(
         (1, "create", "z", "cores=1", ""),
     ]
 )
+@example(
+    [
+        (0, "create", "x", "cores=1", ""),
+        (0, "borrow", "x", "cores=1", "allocate-recorded"),
+        (0, "delete", "x", "cores=1", ""),
+    ]
+)
+@example(
+    [(0, "start", "x", "cores=1", ""), (0, "attach", "x", "cores=1", "attached"), (0, "create", "y", "cores=1", "")]
+)
 def test_any_sequence(commands: list[tuple[int, str, str, str, str]]) -> None:
     with machine() as (card, folder):
         users = [User(folder / "one"), User(folder / "two")]
-        others = 0
+        others = boots = 0
         for which, verb, name, sizes, crash in commands:
             user = users[which]
             if verb == "foreign":
@@ -251,15 +327,32 @@ def test_any_sequence(commands: list[tuple[int, str, str, str, str]]) -> None:
             elif verb == "gone":
                 for path in card.folder.glob("*.foreign*"):
                     path.unlink()
-            elif verb in ("create", "delete") or (verb == "start") == (name not in user.running):
+            elif verb == "boot":
+                boots += 1
+                (folder / "boot").write_text("x" * boots)
+                shutil.rmtree(folder / "run", ignore_errors=True)
+                for path in card.folder.iterdir():
+                    path.unlink()
+                for each in users:
+                    each.running.clear()
+                    each.attached.clear()
+            elif verb == "die":
+                user.died(name)
+            elif possible(user, verb, name):
                 foreign = set(card.folder.glob("*.foreign*"))
-                code = user.command(verb, name, sizes, crash)
+                free = user.free(f"n{name}")
+                if verb == "detach":
+                    user.attached.pop(name)  # the monitor has taken it away
+                code = user.command(verb, name, f"n{name}" if verb == "borrow" else sizes, crash)
                 assert foreign == set(card.folder.glob("*.foreign*"))  # never touched
-                if code == 4 and verb == "start":
+                if code == 4 and verb in ("start", "attach"):
                     assert not room(card, users, user, sizes)
-                if code == 0 and verb in ("start", "create"):  # whatever was left is gone by now
-                    assert all(each.rows for each in user.has().values())
-                    assert {part for part in user.has() if part.partition(".")[2] not in card.there(part[0])} == set()
+                if verb in ("borrow", "delete") and crash == "" and not boots:
+                    assert (code == 0) == free
+                if code == 0 and verb in ("start", "create", "attach"):  # whatever was left is gone by now
+                    assert not any(user.left(each) for each in user.has().values())
+                    lost = {part for part in user.has() if part.partition(".")[2] not in card.there(part[0])}
+                    assert all(user.has()[part].instance == held.NAMED for part in lost) and (boots or not lost)
             in_order(card, users)
         for user in users:
             for name in "xyz":
@@ -274,6 +367,14 @@ def test_any_sequence(commands: list[tuple[int, str, str, str, str]]) -> None:
                     allocations.forget(name)
                 assert held.everything() == []
         assert [path.name for path in card.folder.iterdir() if "foreign" not in path.name] == []
+
+
+def possible(user: User, verb: str, name: str) -> bool:
+    if verb in ("create", "delete"):
+        return True
+    if verb in ("start", "borrow"):
+        return name not in user.running
+    return name in user.running and (verb == "stop" or (verb == "detach") == (name in user.attached))
 
 
 # The sums alone
