@@ -136,6 +136,7 @@ static _Noreturn void finish(struct monitor *m)
 		control_end(m);
 		restart(m);
 	}
+	guids_return(m);
 	let_go(m);
 	monitor_clean(m);
 	control_end(m);

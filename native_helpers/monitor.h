@@ -198,6 +198,9 @@ int links_record(struct monitor *m);  /* which, and what they were, for whoever 
 void links_return(struct monitor *m); /* all of them */
 void links_repair(struct monitor *m); /* by the record */
 
+/* guids.c: of virtual functions, by the notes of who set them; what cannot be put back waits for the next command. */
+void guids_return(struct monitor *m);
+
 /* resctrl.c: a class of cache and memory bandwidth. */
 int resctrl_prepare(struct monitor *m, struct part *p, int source, struct failure *f);
 int resctrl_place(struct monitor *m, struct part *p, struct failure *f);

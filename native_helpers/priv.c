@@ -115,6 +115,9 @@ const struct priv_operation priv_operations[] = {
 	   "in it"),
 	OP_ON(PRIV_GROUP_REMOVE, priv_group_remove, priv_group_remove, name, 1, 1, 0,
 	      "removes one group of a directory of resctrl that the caller holds; its tasks have what is above it"),
+	OP_ON(PRIV_GUIDS, priv_guids, priv_guids, driver, 1, 1, 0,
+	      "names a virtual function on the fabric and has its driver take it anew; whose function it is, is the "
+	      "server's policy"),
 };
 int priv_trace = -1;
 int priv_proc = -1;

@@ -62,6 +62,7 @@ enum priv_number {
 	PRIV_GROUP_SET = 39,
 	PRIV_GROUP_JOIN = 40,
 	PRIV_GROUP_REMOVE = 41,
+	PRIV_GUIDS = 42,
 };
 
 /* in: parent cgroup directory. out: the new one. */
@@ -240,6 +241,14 @@ struct priv_rdma {
 	uint32_t index; /* the kernel's, of the RDMA device */
 };
 
+/* in: sysfs. Of a virtual function, whose driver reads them anew. */
+struct priv_guids {
+	uint64_t node, port;
+	uint32_t link, function; /* of its physical function: the index of that's link, and which one it is */
+	char address[16];        /* of PCI */
+	char driver[PRIV_NAME];
+};
+
 /* in: the instance's root. out: the mount that covers the folder from now on. */
 struct priv_class {
 	char name[PRIV_NAME]; /* of /sys/class, one of RDMA's */
@@ -336,6 +345,7 @@ PRIV_OPERATION(priv_group_create);
 PRIV_OPERATION(priv_group_set);
 PRIV_OPERATION(priv_group_join);
 PRIV_OPERATION(priv_group_remove);
+PRIV_OPERATION(priv_guids);
 
 /* Whether it came with every instance, and is not ours to give or to take. */
 bool priv_always_allowed(uint32_t type, uint32_t major, uint32_t minor);

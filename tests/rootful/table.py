@@ -219,13 +219,25 @@ class GroupRemove(Structure):
     _fields_ = (("name", c_char * 256),)
 
 
+class Guids(Structure):
+    number = 42
+    _fields_ = (
+        ("node", c_uint64),
+        ("port", c_uint64),
+        ("link", c_uint32),
+        ("function", c_uint32),
+        ("address", c_char * 16),
+        ("driver", c_char * 64),
+    )
+
+
 OPERATIONS: dict[type[Structure], tuple[int, int]] = {
     CgroupCreate: (1, 1), CgroupWrite: (1, 1), CgroupRemove: (1, 1), Idmap: (1, 1), Layer: (1, 2), Overlay: (3, 40),
     Dev: (0, 0), Node: (2, 2), Revoke: (2, 3), Place: (1, 1), Grant: (2, 2), Clone: (1, 3), Bind: (2, 2), Unbind: (2, 2), Program: (1, 2), Allow: (1, 1), Deny: (1, 1), KernelMounts: (1, 1),
     Mask: (2, 2), Console: (2, 2), Link: (1, 1), Inside: (0, 0), Fence: (2, 2),
     FenceSet: (1, 1), Filesystem: (0, 1), Shift: (2, 2), Shape: (0, 0), Sysctl: (1, 1), Uevent: (2, 2),
     Netdev: (3, 3), Rdma: (3, 3), Class: (1, 1), ClassLink: (1, 1),
-    GroupCreate: (1, 1), GroupSet: (1, 1), GroupJoin: (2, 2), GroupRemove: (1, 1),
+    GroupCreate: (1, 1), GroupSet: (1, 1), GroupJoin: (2, 2), GroupRemove: (1, 1), Guids: (1, 1),
 }  # fmt: skip
 """How many descriptors each takes."""
 
@@ -236,7 +248,7 @@ class Table:
     def __init__(self, folder: Path) -> None:
         self.program = folder / "priv-driver"
         names = (
-            "priv", "priv_bind", "priv_cgroup", "priv_class", "priv_device", "priv_fence", "priv_filesystem", "priv_mount", "priv_net", "priv_netdev", "priv_program", "priv_resctrl", "btf", "netlink", "priv_sysctl", "priv_uevent", "shape",
+            "priv", "priv_bind", "priv_cgroup", "priv_class", "priv_device", "priv_fence", "priv_filesystem", "priv_guids", "priv_mount", "priv_net", "priv_netdev", "priv_program", "priv_resctrl", "btf", "netlink", "priv_sysctl", "priv_uevent", "shape",
         )  # fmt: skip
         built = programs() / "ctrmgr-monitor.p"
         driver = Path(__file__).with_name("priv_driver.c")

@@ -8,7 +8,7 @@ import errno
 import os
 from pathlib import Path
 
-from tests.rootful.table import Class, ClassLink, GroupCreate, GroupJoin, GroupRemove, GroupSet, Opened, Table
+from tests.rootful.table import Class, ClassLink, GroupCreate, GroupJoin, GroupRemove, GroupSet, Guids, Opened, Table
 from tests.rootful.test_privileged_table import NAMES
 
 
@@ -60,3 +60,14 @@ def test_what_is_no_resctrl(table: Table, opened: Opened, cgroup: Path) -> None:
     assert [(opened.folder / name).read_text() for name in ("tasks", "schemata")] == ["before", "before"]
     assert (opened.folder / "below").is_dir()
     assert not (opened.folder / "new").exists()
+
+
+def test_names_of_functions_and_drivers(table: Table, opened: Opened) -> None:
+    """In sysfs, and below one folder of it."""
+    given = {"node": 1, "port": 1, "link": 1, "address": b"0000:ff:1f.7", "driver": b"mlx5_core"}
+    for kind, fd in opened.kinds().items():
+        assert table.refuses(Guids(**given), fd) == errno.EINVAL, kind
+    sysfs = opened("/sys")
+    for wrong in ({"driver": b"../x"}, {"driver": b""}, {"driver": b"x" * 64}, {"address": b"a/b"}, {"address": b".."}):
+        assert table.refuses(Guids(**{**given, **wrong}), sysfs) == errno.EINVAL, wrong
+    assert table.refuses(Guids(**given), sysfs) in (errno.EOPNOTSUPP, errno.ENODEV), "a loopback has no functions"

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,14 +39,20 @@ CALLS = ("fstatfs64", "mkdirat", "unlinkat", "openat64", "write", "close")
 @pytest.fixture(scope="module")
 def libexec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Our programs, with a monitor whose kernel has resctrl."""
-    made, folder = build(ROOT / "build/test"), tmp_path_factory.mktemp("libexec")
+    return linked(tmp_path_factory.mktemp("libexec"), "resctrl_double.c", CALLS)
+
+
+def linked(folder: Path, double: str, calls: Sequence[str]) -> Path:
+    """Our programs, with a monitor that calls something else."""
+    made = build(ROOT / "build/test")
     for path in made.iterdir():
         if path.is_file() and path.name != "ctrmgr-monitor":
             (folder / path.name).symlink_to(path)
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-D_FILE_OFFSET_BITS=64", "-static"]
-    wrapped = [f"-Wl,--wrap={call}" for call in CALLS]
-    sources = [ROOT / "tests/rootful/resctrl_double.c", *(made / "ctrmgr-monitor.p").glob("*.o")]
-    subprocess.run(["cc", *flags, *wrapped, "-o", folder / "ctrmgr-monitor", *sources], check=True)
+    wrapped = [f"-Wl,--wrap={call}" for call in calls]
+    sources = [ROOT / "tests/rootful" / double, *(made / "ctrmgr-monitor.p").glob("*.o")]
+    include = f"-I{ROOT / 'native_helpers'}"
+    subprocess.run(["cc", *flags, include, *wrapped, "-o", folder / "ctrmgr-monitor", *sources], check=True)
     return folder
 
 
