@@ -184,7 +184,7 @@ static bool was_deleted(int socket, int index)
 	struct nlmsghdr *heard = (struct nlmsghdr *)buffer;
 	ssize_t length;
 
-	while ((length = recv(socket, buffer, sizeof(buffer), MSG_DONTWAIT | MSG_TRUNC)) >= 0 || errno == EINTR) {
+	while ((length = netlink_hear(socket, buffer, sizeof(buffer), MSG_DONTWAIT | MSG_TRUNC)) >= 0) {
 		if (length < (ssize_t)NLMSG_LENGTH(sizeof(struct ifinfomsg)))
 			continue;
 		if (((struct ifinfomsg *)NLMSG_DATA(heard))->ifi_index == index)

@@ -120,6 +120,19 @@ static int send_batch(struct netlink *n)
 	return 0;
 }
 
+ssize_t netlink_hear(int fd, void *buffer, size_t size, int flags)
+{
+	struct sockaddr_nl from;
+	socklen_t length;
+	ssize_t got;
+
+	do {
+		length = sizeof(from);
+		got = recvfrom(fd, buffer, size, flags, (struct sockaddr *)&from, &length);
+	} while (got < 0 ? errno == EINTR : from.nl_pid);
+	return got;
+}
+
 int netlink_run(struct netlink *n, const char **failed)
 {
 	uint32_t first = n->sequence - n->count + 1;
@@ -130,9 +143,9 @@ int netlink_run(struct netlink *n, const char **failed)
 	*failed = n->text[0];
 	while (open) {
 		struct nlmsghdr *answer = (struct nlmsghdr *)buffer;
-		int length = recv(n->fd, buffer, sizeof(buffer), 0);
+		int length = (int)netlink_hear(n->fd, buffer, sizeof(buffer), 0);
 
-		if (length < 0 && errno != EINTR)
+		if (length < 0)
 			return -errno;
 		for (; length > 0 && NLMSG_OK(answer, (unsigned)length); answer = NLMSG_NEXT(answer, length)) {
 			if (answer->nlmsg_type != NLMSG_ERROR || answer->nlmsg_seq - first >= n->count)
@@ -203,9 +216,7 @@ static int find(struct netlink *n, const char *name, int index, struct netlink_l
 	n->used = n->count = 0;
 	if (length)
 		return length;
-	do
-		length = recv(n->fd, buffer, sizeof(buffer), 0);
-	while (length < 0 && errno == EINTR);
+	length = (int)netlink_hear(n->fd, buffer, sizeof(buffer), 0);
 	if (length < 0 || !NLMSG_OK(answer, (unsigned)length))
 		return length < 0 ? -errno : -EIO;
 	if (answer->nlmsg_type == NLMSG_ERROR)
@@ -233,9 +244,9 @@ int netlink_dump(struct netlink *n, int (*visit)(const struct nlmsghdr *answer, 
 	n->used = n->count = 0;
 	while (more) {
 		struct nlmsghdr *answer = (struct nlmsghdr *)buffer;
-		int length = recv(n->fd, buffer, sizeof(buffer), 0);
+		int length = (int)netlink_hear(n->fd, buffer, sizeof(buffer), 0);
 
-		if (length <= 0 && errno != EINTR)
+		if (length <= 0)
 			return -errno;
 		for (; length > 0 && NLMSG_OK(answer, (unsigned)length); answer = NLMSG_NEXT(answer, length)) {
 			more = answer->nlmsg_type != NLMSG_DONE && answer->nlmsg_type != NLMSG_ERROR;

@@ -7,6 +7,7 @@
 #include <linux/rtnetlink.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct netlink {
 	int fd;
@@ -24,6 +25,10 @@ int netlink_open_protocol(struct netlink *n, int protocol); /* NETLINK_ROUTE or 
 /* In another one; `own` is the caller's, to which it returns. */
 int netlink_open_in(struct netlink *n, int protocol, int netns, int own);
 void netlink_close(struct netlink *n); /* also twice, also after a failed open */
+
+/* What the kernel says. Whoever is root in the network namespace - an instance's - can send to our sockets there, too,
+ * and could tell us that a link of its own is the host's. -1 with errno. */
+ssize_t netlink_hear(int fd, void *buffer, size_t size, int flags);
 
 /* Begins a message with `size` bytes of family header, which it returns zeroed. */
 void *netlink_begin(struct netlink *n, const char *what, uint16_t type, uint16_t flags, size_t size);

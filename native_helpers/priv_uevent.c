@@ -2,6 +2,7 @@
  *
  * A uevent in an instance's network namespace. The kernel passes on what it is sent there by whoever has rights over
  * the namespace's owner, with a number of its own, as if it said so itself (4.18 and later). */
+#include "netlink.h"
 #include "priv.h"
 
 #include <linux/netlink.h>
@@ -66,7 +67,7 @@ static int say(int fd, const struct priv_uevent *u)
 	} answer = {0};
 
 	memcpy(CMSG_DATA(&control.header), &sender, sizeof(sender));
-	if (sendmsg(fd, &message, 0) < 0 || recv(fd, &answer, sizeof(answer), MSG_DONTWAIT) < 0)
+	if (sendmsg(fd, &message, 0) < 0 || netlink_hear(fd, &answer, sizeof(answer), MSG_DONTWAIT) < 0)
 		return -1;
 	errno = -answer.error.error;
 	return errno ? -1 : 0;

@@ -259,10 +259,10 @@ static struct rtattr *options(struct netlink *n, const char *kind, char *buffer,
 	n->used = n->count = 0;
 	if (length < 0)
 		return NULL;
-	length = recv(n->fd, buffer, size, 0);
+	length = netlink_hear(n->fd, buffer, size, 0);
 	if (length < 0 || !NLMSG_OK(answer, (unsigned)length) || answer->nlmsg_type == NLMSG_ERROR)
 		return NULL;
-	if (recv(n->fd, end, sizeof(end), 0) < 0)
+	if (netlink_hear(n->fd, end, sizeof(end), 0) < 0)
 		return NULL;
 	first = (struct rtattr *)((char *)NLMSG_DATA(answer) + NLMSG_ALIGN(sizeof(struct tcmsg)));
 	length = (int)NLMSG_PAYLOAD(answer, sizeof(struct tcmsg));
