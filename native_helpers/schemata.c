@@ -51,7 +51,7 @@ bool schemata_hold(const char *schemata, const char *wanted, unsigned step)
 	const char *line = line_of(schemata, wanted, length), *at = wanted + length;
 	uint64_t id, value;
 
-	if (!line)
+	if (!line || wanted[length] != ':')
 		return false;
 	do {
 		at++;

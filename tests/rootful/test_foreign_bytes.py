@@ -56,6 +56,7 @@ def corpus(folder: Path) -> list[Path]:
         "link": link,
         "btf": btf,
         "uevent": b"add@/devices/a\0ACTION=add\0SUBSYSTEM=usb\0MAJOR=189\0MINOR=3\0DEVNAME=bus/usb/001/004\0",
+        "class": b"L3",
         "schemata": b"    L3:0=f;1=ff0\n    MB:0=100;1=50\n",
     }
     for name, text in texts.items():
