@@ -302,11 +302,6 @@ def unwritable(path: str, error: OSError) -> HostError:
     return HostError(f"`{path}` cannot be written: {error.strerror}", hint=CURES.get(error.errno or 0))
 
 
-def is_full(error: HostError) -> bool:
-    """Whether something could not be written for want of space."""
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
 def unreadable(path: str, error: OSError) -> HostError:
     """The error for one that it does not let us read."""
     return HostError(f"`{path}` cannot be read: {error.strerror}", hint=CURES.get(error.errno or 0))

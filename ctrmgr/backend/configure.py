@@ -73,16 +73,16 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
     return joined is not None and (bool(waits) or _at_start(old, joined) != _at_start(new, joined))
 
 
-def _at_start(plan: Rows, joined: set[str]) -> list[Sequence[str]]:
-    """The rows that a running instance does not follow."""
+def _at_start(plan: Rows, joined: set[str]) -> list[list[str]]:
+    """The rows that a running instance does not follow, sorted: those of an attached device stand last until all is compiled again."""
     where = {"cgroup-file": 1, "device-limit": 2}
     live = ("link-limit", "gpu-limit", "gpu-default", "sysctl", "rlimit", "follows-devices", "left-out")
-    return [
-        row
+    return sorted(
+        [*row]
         for row in plan
         if row[0] not in live
         and (row[0] not in where or row[where[row[0]]] not in joined)
         and not (row[0] == "lease" and row[3].startswith(leases.KEEPS))
         and not (row[0] == "identity" and row[2].endswith("/numa_node"))
         and row != placement.AGAIN
-    ]
+    )

@@ -28,7 +28,12 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
 
     Raises SpecError for a wrong name, type, key or value, UnsupportedError for what cannot be attached.
     """
-    if not name or len(name.encode()) > 63 or any(letter in "/\t\n\0" or letter.isspace() for letter in name):
+    if (
+        not name
+        or any(letter == "/" or letter.isspace() for letter in name)
+        or not name.isprintable()
+        or len(name.encode()) > 63
+    ):
         raise SpecError(f"`{name}` cannot be the name of a device", hint="no spaces or slashes, at most 63 bytes")
     kind = values.get("type", "")
     if kind not in driver.DRIVERS and kind in driver.NOT_DONE:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from ctrmgr import state
@@ -136,7 +137,8 @@ def delete(name: str, *, force: bool = False) -> None:
         try:
             repair.instance(name)
         except HostError as error:
-            if not state.is_full(error) or record.is_running(name):
+            full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not full or record.is_running(name):
                 raise
             # What is to go gives the space back that mending it takes.
             if os.path.exists(record.run_home(name)):

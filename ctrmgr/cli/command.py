@@ -177,8 +177,31 @@ def parse(command: Command, words: list[str]) -> Args:
             options.setdefault(option.name, []).append("")
     args = Args(positional, options, rest)
     if not args.flag("help"):
-        check_count(command, args)
+        check_words(command, args)
     return args
+
+
+def check_words(command: Command, args: Args) -> None:
+    check_count(command, args)
+    check_text(command, args)
+
+
+def check_text(command: Command, args: Args) -> None:
+    """Raises SpecError for a word that is not UTF-8 and may be written down; names of files, and words of others, may be what they are."""
+    if command.passthrough:
+        return
+    kinds = [argument.complete for argument in command.arguments]
+    kinds += kinds[-1:] * (len(args.positional) - len(kinds))
+    found = [word for word, kind in zip(args.positional, kinds, strict=False) if kind != "file"]
+    for option in command.options:
+        if not option.metavar.startswith(("FILE", "DIR")):
+            found += args.all(option.name)
+    for word in found:
+        try:
+            if not word.isascii():
+                word.encode()
+        except UnicodeEncodeError:
+            raise SpecError(f"`{word}` is not UTF-8") from None
 
 
 def names_remote(command: Command, args: Args) -> bool:

@@ -259,7 +259,10 @@ COMMANDS = (
         "image export",
         "write an image as a tarball for LXD, Incus or ctrmgr",
         here_or_there("image export", image_export, 0, 1),
-        arguments=(IMAGE, Argument("FILE", "where to: .tar, .tar.gz, .tar.xz, .tar.zst, .tar.bz2", required=False)),
+        arguments=(
+            IMAGE,
+            Argument("FILE", "where to: .tar, .tar.gz, .tar.xz, .tar.zst, .tar.bz2", required=False, complete="file"),
+        ),
         options=(Option("force", "replace the file"),),
     ),
     Command(

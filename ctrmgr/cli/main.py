@@ -164,12 +164,20 @@ def refusal(error: OSError) -> CtrmgrError | None:
     return HostError(f"`{error.filename or 'ctrmgr'}`: {error.strerror}", hint=cure)
 
 
+def speak_utf8() -> None:
+    """Whatever the locale: what is printed can be read in again, and names of files that are no UTF-8 are printed as they are."""
+    for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if (stream.encoding, stream.errors) != ("utf-8", errors) and hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors=errors)
+
+
 def main() -> int:
     """The `ctrmgr` program. Returns the exit code."""
     words = sys.argv[1:] or ["help"]
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller: nobody listens
             setattr(sys, name, open(os.devnull, mode))
+    speak_utf8()
     try:
         code = run(words)
         try:

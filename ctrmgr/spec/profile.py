@@ -152,7 +152,7 @@ def _device(wrong: Mistakes, name: str, values: dict[str, str]) -> dict[str, str
 
 def check_device_name(name: str) -> str:
     """The name. Raises SpecError for what cannot be a device's: the control protocol has 63 bytes for it."""
-    if not 0 < len(name.encode()) < 64 or not name.isprintable() or "/" in name or " " in name:
+    if not name or not name.isprintable() or "/" in name or " " in name or len(name.encode()) > 63:
         raise SpecError(f"`{name}` cannot be the name of a device", hint="1 to 63 bytes without blanks and slashes")
     return name
 

@@ -82,6 +82,7 @@ def test_a_reboot_from_inside_finds_the_devices_as_they_are_now(ctr: Ctr) -> Non
     ctr("launch", "builtin:busybox", "c1", *OFFLINE, *fuse)
     ctr("detach-device", "c1", "fuse")
     ctr("attach-device", "c1", "/dev/net/tun")
+    assert ctr("config", "set", "c1", "user.note=b").stderr == ""  # nothing of it waits for a start
     first = json.loads(ctr("info", "c1", "--format", "json").stdout)
     ctr("exec", "c1", "reboot", code=None)
     deadline = time.monotonic() + 10

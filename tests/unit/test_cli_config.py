@@ -252,3 +252,18 @@ def test_streams_that_are_closed_or_full(ctr: Ctr) -> None:
         5,
         "error: `standard output`: No space left on device\n\nhint: free some space\n",
     )
+
+
+def test_words_that_are_no_text(ctr: Ctr) -> None:
+    """What is written down is UTF-8, whatever the locale; names of files, and what goes inside, are as they are."""
+    ctr("create", "builtin:busybox", "c1", "-p", "no-network", "-c", "user.note=grüße")
+    bad = "x\udcff"
+    for words in (("config", "set", "c1", f"user.a={bad}"), ("attach-device", "c1", bad, "type=unix-char", "source=/dev/fuse"),
+                  ("snapshot", "create", "c1", bad), ("create", "builtin:busybox", "-p", bad), ("list", bad)):  # fmt: skip
+        assert "`x\\udcff` " in ctr(*words, code=2).stderr.replace("user.a=", "")
+    assert "no file" in ctr("image", "import", str(ctr.folder / bad), code=3).stderr
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert ctr("config", "get", "c1", "user.note", env=plain).stdout == "grüße\n"
+    shown = ctr("config", "show", "c1", env=plain).stdout
+    assert ctr("config", "edit", "c1", stdin=shown, env=plain).stderr == "nothing was changed\n"
+    assert "usage: ctrmgr COMMAND …" in ctr("help", env=plain).stdout
