@@ -147,15 +147,56 @@ def give(instance: str, request: Request, *, volatile: bool = False, must: bool 
         try:
             if divides:
                 _mend_partitions()
-            with state.Lock(folder()):
-                held = _chosen(instance, request, seen, volatile)
-                held.write()
+            try:
+                held = _recorded(instance, request, seen, volatile)
+            except ConflictError:
+                if not _mend_others():
+                    raise
+                held = _recorded(instance, request, seen, volatile)
         except NotFoundError as error:
             if request.values.get("required") == "false" and not must:
                 return None
             raise NotFoundError(f"device `{request.device}`: {error.message}", hint=error.hint) from None
         prepare(held)
         return held
+
+
+def _recorded(instance: str, request: Request, seen: Seen | None, volatile: bool) -> Held:
+    with state.Lock(folder()):
+        held = _chosen(instance, request, seen, volatile)
+        held.write()
+    return held
+
+
+def _mend_others() -> bool:
+    """Take back what instances that have died, and commands that were killed, have left: whether there was any. An instance that another
+    command is at is left to that."""
+    from ctrmgr.backend import repair
+
+    found = False
+    for held in everything():
+        if held.failed or held.instance == NAMED or not _is_left(held):
+            continue
+        try:
+            with state.Lock(record.home(held.instance), wait=False):
+                repair.instance(held.instance)
+        except (CtrmgrError, FileNotFoundError):
+            continue
+        found = found or not os.path.exists(held.path)
+    return found
+
+
+def _is_left(held: Held) -> bool:
+    """Whether it may be: only one who is the only one at its instance can be sure."""
+    return not held.rows or (held.life == "run" and not (record.is_running(held.instance) and is_planned(held)))
+
+
+def is_planned(held: Held) -> bool:
+    """Whether the instance's plan asks for it. What no plan asks for was attached for this run only, or by a command that was killed."""
+    try:
+        return held.device in requests(record.read_plan(record.home(held.instance)))
+    except CtrmgrError:
+        return True  # who knows
 
 
 class _Nothing:

@@ -372,20 +372,12 @@ def mend() -> None:
             continue
         if not held.rows:
             allocations.quietly(held)
-        elif held.life == "run" and not (record.is_running(held.instance) and _is_planned(held)):
+        elif held.life == "run" and not (record.is_running(held.instance) and allocations.is_planned(held)):
             try:
                 with state.Lock(record.home(held.instance), wait=False):
                     repair.instance(held.instance)
             except (CtrmgrError, FileNotFoundError):
                 pass
-
-
-def _is_planned(held: Held) -> bool:
-    """Whether the instance's plan asks for it. What no plan asks for was attached for this run only, or by a command that was killed."""
-    try:
-        return any(row[:2] == ["request", held.device] for row in record.read_plan(record.home(held.instance)))
-    except CtrmgrError:
-        return True  # who knows
 
 
 def _is_there(held: Held) -> bool:

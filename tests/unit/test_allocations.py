@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""No sequence of starts, stops, deletes and kills gives a device twice, forgets one, or releases one twice."""
+"""No sequence of starts, stops, deletes, live attaches and detaches, and kills of commands and instances gives a device twice, forgets one, or releases one twice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctrmgr import state
-from ctrmgr.backend import allocations, functions, held, record
+from ctrmgr.backend import allocations, functions, held, record, repair
 from ctrmgr.devices.plugin import Allocation, ContainerEdits, DeviceNode, Found, Holder
 from ctrmgr.errors import ConflictError, HelperError, NotFoundError, SpecError
 from ctrmgr.plugins import call, registry
@@ -29,7 +29,7 @@ DEVICES = [
     Found("b", nodes=["/dev/null"], shared=0, pools={"cores": 4}, functions={"npu.infer": {"memory": 4}}),
 ]
 SOURCE = registry.Source("acme-npu", "a test", path="/nowhere")
-STEPS = ("", "", "", "allocate-recorded", "allocate-prepared", "release-done", "in-prepare", "in-release")
+STEPS = ("", "", "", "attached", "allocate-recorded", "allocate-prepared", "release-done", "in-prepare", "in-release")
 
 
 class Firmware:
@@ -38,6 +38,9 @@ class Firmware:
     def __init__(self, log: Path) -> None:
         self.log = log
         log.touch()
+        self.running: set[str] = set()
+        self.attached: set[str] = set()
+        """What runs, and what of it has a device that it was given live: what monitors know."""
 
     def told(self) -> list[tuple[str, str]]:
         return [(line.split()[0], line.split()[1]) for line in self.log.read_text().splitlines()]
@@ -86,59 +89,83 @@ def machine() -> Iterator[Firmware]:
             patch.object(call, "allocate", allocate),
             patch.object(call, "prepare", firmware.prepare),
             patch.object(call, "release", firmware.release),
-            patch.object(allocations, "_attached", lambda instance, device: False),
+            patch.object(allocations, "_attached", lambda name, device: device == "more" and name in firmware.attached),
+            patch.object(record, "is_running", lambda name: name in firmware.running),
         ):
             yield firmware
     finally:
         shutil.rmtree(folder)
 
 
-def plan_of(name: str, cores: int, kept: str, **more: str) -> list[list[str]]:
+def request(device: str, cores: int, kept: str, **more: str) -> list[list[str]]:
     values = {"type": "acme-npu", "cores": str(cores), "kept": kept, **more}
-    life = "instance" if kept == "yes" else "run"
-    return [
-        ["ctrmgr-plan", "1"],
-        ["name", name],
-        *(["request", "npu", "acme-npu", life, *item] for item in values.items()),
-    ]
+    return [["request", device, "acme-npu", "instance" if kept == "yes" else "run", *item] for item in values.items()]
+
+
+def plan_of(name: str, cores: int, kept: str, **more: str) -> list[list[str]]:
+    return [["ctrmgr-plan", "1"], ["name", name], *request("npu", cores, kept, **more)]
 
 
 class Instance:
     """The commands of one instance, each as far as devices go."""
 
-    def __init__(self, name: str, cores: int, kept: str) -> None:
-        self.name, self.kept, self.plan = name, kept, plan_of(name, cores, kept)
-        self.running = self.exists = False
+    def __init__(self, name: str, cores: int, kept: str, firmware: Firmware) -> None:
+        self.name, self.kept, self.plan, self.firmware = name, kept, plan_of(name, cores, kept), firmware
+        self.cores, self.exists = cores, False
+
+    @property
+    def running(self) -> bool:
+        return self.name in self.firmware.running
 
     def run(self, verb: str) -> None:
         """What one command does; the caller may be killed in it."""
         path = record.home(self.name)
-        if verb == "create":
-            rows = allocations.settle(self.name, self.plan, starts=False)
-            os.makedirs(path)
-            state.write_flat(f"{path}/plan", rows)
-        elif verb == "start":
+        if verb != "create":
+            with state.Lock(path):
+                self.with_lock(verb, path)
+            return
+        rows = allocations.settle(self.name, self.plan, starts=False)
+        os.makedirs(path)
+        state.write_flat(f"{path}/plan", rows)
+
+    def with_lock(self, verb: str, path: str) -> None:
+        allocations.mend(self.name, running=self.running)
+        if verb == "start":
             state.write_flat(f"{path}/plan", allocations.settle(self.name, record.read_plan(path), starts=True))
         elif verb == "stop":
             allocations.stopped(self.name)
             assert not any(row[0] == "device" for row in record.read_plan(path)) or self.kept == "yes"
+        elif verb == "attach":
+            allocations.attach(self.name, request("more", self.cores, "no"), running=True, volatile=True)
+            repair.crash("attached")
+        elif verb == "detach":
+            allocations.detach(self.name, "more")
         else:
             shutil.rmtree(path)
             allocations.forget(self.name)
 
-    def command(self, verb: str, crash: str) -> None:
-        """The same in a process that is killed at `crash`, and what the next command mends."""
-        done = killed(self, verb, crash)
+    def command(self, verb: str, crash: str) -> int:
+        """The same in a process that is killed at `crash`: 0 done, 1 refused, below 0 killed."""
+        if verb == "detach":
+            self.firmware.attached.discard(self.name)  # the monitor has taken it away
+        code = killed(self, verb, crash)
+        if code == 0 and verb in ("start", "attach"):
+            (self.firmware.running if verb == "start" else self.firmware.attached).add(self.name)
+        elif verb == "stop":
+            self.dies()
         self.exists = os.path.exists(record.home(self.name))
-        self.running = done and verb == "start"
-        if self.exists:
-            allocations.mend(self.name, running=self.running)
-        else:
+        if not self.exists:
             allocations.sweep()
+        elif crash != "attached":  # that is left for whoever needs it
+            allocations.mend(self.name, running=self.running)
+        return code
+
+    def dies(self) -> None:
+        self.firmware.running.discard(self.name)
+        self.firmware.attached.discard(self.name)
 
 
-def killed(instance: Instance, verb: str, crash: str) -> bool:
-    """Whether it was done: not killed, and not refused."""
+def killed(instance: Instance, verb: str, crash: str) -> int:
     pid = os.fork()
     if pid == 0:
         os.environ["CTRMGR_CRASH_AT"] = crash
@@ -154,8 +181,9 @@ def killed(instance: Instance, verb: str, crash: str) -> bool:
         finally:
             os._exit(code)
     status = os.waitpid(pid, 0)[1]
-    assert os.waitstatus_to_exitcode(status) in (0, 1, -signal.SIGKILL), status
-    return status == 0
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, 1, -signal.SIGKILL), status
+    return code
 
 
 def in_order(firmware: Firmware, kills: int) -> None:
@@ -171,35 +199,65 @@ def in_order(firmware: Firmware, kills: int) -> None:
     assert twice <= kills  # only who was killed between the release and the note of it
 
 
-COMMANDS = st.lists(
-    st.tuples(st.sampled_from("xyz"), st.sampled_from(["create", "start", "stop", "delete"]), st.sampled_from(STEPS)),
-    max_size=14,
-)
+def room(firmware: Firmware, cores: int) -> bool:
+    """Whether a device has so many cores left beside what instances keep, and those that run have."""
+    runs = {"npu": firmware.running, "more": firmware.attached}
+    having = [each for each in held.everything() if each.life == "instance" or each.instance in runs[each.device]]
+    for found in DEVICES:
+        there = [each for each in having if each.found_id == found.id]
+        left = found.pools["cores"] - sum(each.takes["cores"] for each in there)
+        if cores <= left and (not found.shared or len(there) < found.shared):
+            return True
+    return False
+
+
+VERBS = ["create", "start", "stop", "delete", "attach", "detach", "die"]
+COMMANDS = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from(VERBS), st.sampled_from(STEPS)), max_size=18)
+
+
+BIG = dict.fromkeys("xyz", (10, "no"))
 
 
 @settings(max_examples=60, deadline=None)
+@example([("x", "create", ""), ("x", "start", ""), ("x", "die", ""), ("y", "create", ""), ("y", "start", "")], BIG)
+@example(
+    [("x", "create", ""), ("x", "start", ""), ("x", "attach", "attached"), ("y", "create", ""), ("y", "start", "")],
+    {**BIG, "x": (5, "no"), "y": (5, "no")},
+)
 @given(
     COMMANDS,
     st.fixed_dictionaries({name: st.tuples(st.integers(0, 12), st.sampled_from(["yes", "no"])) for name in "xyz"}),
 )
 def test_any_sequence(commands: list[tuple[str, str, str]], sizes: dict[str, tuple[int, str]]) -> None:
     with machine() as firmware:
-        there = {name: Instance(name, *size) for name, size in sizes.items()}
+        there = {name: Instance(name, *size, firmware) for name, size in sizes.items()}
         kills, tokens = 0, dict[str, str]()
         for name, verb, crash in commands:
             one = there[name]
-            possible = {"create": not one.exists, "start": one.exists and not one.running, "stop": one.running}
-            if possible.get(verb, one.exists and not one.running):
-                one.command(verb, crash)
+            live = name in firmware.attached
+            possible = {
+                "create": not one.exists,
+                "stop": one.running,
+                "attach": one.running and not live,
+                "detach": live,
+            }
+            if verb == "die":
+                one.dies()
+            elif possible.get(verb, one.exists and not one.running):
+                code = one.command(verb, crash)
+                if code == 1 and verb in ("create", "start", "attach"):
+                    assert not room(firmware, one.cores)
                 kills += crash != ""
                 in_order(firmware, kills)
                 for each in held.everything():
                     if each.life == "instance":
                         assert tokens.get(each.instance, each.token) == each.token
-                tokens = {each.instance: each.token for each in held.everything()}
+                tokens = {each.instance: each.token for each in held.everything() if each.device == "npu"}
                 if one.exists and sizes[name][1] == "yes":
                     assert name in tokens  # whatever was killed: it is kept until it is deleted
         for one in there.values():
+            if one.running:
+                one.command("stop", "")
             if one.exists:
                 one.command("delete", "")
         assert held.everything() == []
