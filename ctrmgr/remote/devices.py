@@ -38,6 +38,7 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
     for part, key, word in made.names:
         made.devices[part][key] = str(owners.number(server, name, key, word))
     places = {part: _inside(values) for part, values in made.devices.items()}
+    mounts = {part: path for part, values in made.devices.items() if (path := _mount(values))}
     for inside in places.values():
         if inside in EVERYBODYS:
             raise ConflictError(
@@ -47,6 +48,7 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
     begun = Moment()
     look = Look(server, name)
     others: set[str] = set()
+    before: dict[str, dict[str, str]] = {}
 
     def once(found: dict[str, Any], etag: str) -> None:
         nonlocal running, begun, others
@@ -57,6 +59,11 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
         config = _keys(server, name, device, made, found, running)
         for inside in filter(None, places.values() if running else ()):
             look.wake(inside)
+        for part, path in mounts.items() if running else ():
+            if _may_be_nothing(made.devices[part]):
+                before[part] = node(server, name, path)
+            else:
+                look.wake(path)
         # PATCH adds to the devices that are there: one that somebody else attaches now stays.
         data = {"devices": made.devices, **({"config": config} if config else {})}
         server.change("PATCH", instances.path(name), data, etag=etag)
@@ -74,7 +81,20 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
                 elif _chosen(values) and values["type"] not in others and not _brought(server, name, values, begun):
                     where = " or ".join(f"`{path}…`" for path in BROUGHT[values["type"]])
                     _take_out(server, name, device, f"nothing new is at {where}")
+            for part, path in mounts.items():
+                _verify_mount(server, name, device, path, made.devices[part], before.get(part))
     return running
+
+
+def _mount(values: Mapping[str, str]) -> str:
+    """Where a disk is mounted in an instance; "" for its root and for what is none."""
+    path = "/" + values.get("path", "").strip("/") if values["type"] == "disk" else "/"
+    return "" if path == "/" else path
+
+
+def _may_be_nothing(values: Mapping[str, str]) -> bool:
+    """Servers pass over what is not required and not there, and say that all is well."""
+    return values.get("required") == "false"
 
 
 def _inside(values: Mapping[str, str]) -> str:
@@ -167,7 +187,7 @@ def _verify(server: Server, name: str, device: str, inside: str, values: Mapping
     wanted = int(values.get("mode") or "0660", 8)
     if not found:
         reason = f"`{inside}` is not there"
-        if values.get("required") == "false":
+        if _may_be_nothing(values):
             reason += ", because the server's machine has no such device"
     elif found.get("type") == "directory" or int(found.get("mode", "0"), 8) & 0o777 != wanted:
         reason = f"`{inside}` is another file"
@@ -176,6 +196,33 @@ def _verify(server: Server, name: str, device: str, inside: str, values: Mapping
     else:
         return
     _take_out(server, name, device, reason)
+
+
+def _verify_mount(
+    server: Server, name: str, device: str, path: str, values: Mapping[str, str], before: dict[str, str] | None
+) -> None:
+    """The same of a disk. `before` is what was there, if that is in doubt."""
+    found = node(server, name, path)
+    if not found:
+        reason = f"nothing is at `{path}`"
+    elif found == before and not _is_mounted(server, name, path):
+        reason = f"`{path}` is what was there before"
+    else:
+        return
+    if _may_be_nothing(values):
+        reason += f", because the server's machine has no `{values.get('source', '')}`"
+    _take_out(server, name, device, reason)
+
+
+def _is_mounted(server: Server, name: str, path: str) -> bool:
+    """As the instance's own `grep` says; one without is believed."""
+    from ctrmgr.remote import execute
+
+    word = path.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
+    try:
+        return execute.record(server, name, ["grep", "-qF", f" {word} ", "/proc/self/mountinfo"]) != 1
+    except CtrmgrError:
+        return True
 
 
 def _take_out(server: Server, name: str, device: str, reason: str) -> NoReturn:

@@ -29,10 +29,15 @@ CONFLICTS = (
     "not frozen",
     "is stopped",
     "while the instance is",
+    "renaming of running",
 )
 """What servers say (with status 400 or in an operation) when an instance is in the wrong state."""
 TAKEN = ("already exists", "already in use", "unique constraint")
-IN_OUR_WORDS = {"already running": "is running already", "already stopped": "is not running"}
+IN_OUR_WORDS = {
+    "already running": ("is running already", None),
+    "already stopped": ("is not running", None),
+    "Renaming of running": ("is running", "stop it first"),
+}
 INVALID = ("Invalid instance name", "Invalid config", "Invalid devices", "Invalid instance snapshot name", "Invalid value",
            "Unknown configuration key", "is reserved for snapshots")  # fmt: skip
 """What they say of words that cannot be right."""
@@ -53,9 +58,9 @@ def translated(server: Server, name: str, error: CtrmgrError) -> CtrmgrError:
     if isinstance(error, BackendError) and any(word in reason for word in INVALID):
         return SpecError(f"`{label(server, name)}`: {reason}")
     if isinstance(error, BackendError) and any(word in reason.lower() for word in CONFLICTS):
-        for theirs, ours in IN_OUR_WORDS.items():
+        for theirs, (ours, hint) in IN_OUR_WORDS.items():
             if theirs in reason:
-                return ConflictError(f"`{label(server, name)}` {ours}")
+                return ConflictError(f"`{label(server, name)}` {ours}", hint=hint)
         return ConflictError(f"`{label(server, name)}`: {reason}", hint=error.hint)
     if isinstance(error, BackendError | ConflictError):
         error.message = f"`{label(server, name)}`: {reason}"

@@ -45,7 +45,15 @@ def test_success_that_is_none(c1: Remote) -> None:
     c1("attach-device", "host:c1", "/dev/not-here", code=6)
     hidden = c1("attach-device", "host:c1", "x", "type=unix-char", "source=/dev/fuse", "path=/dev/null", code=4)
     assert "there is a `/dev/null`" in hidden.stderr
+    disk = ("host:c1", "d", "type=disk", "source=/not-here", "required=false")
+    for path, said in (("/mnt/x", "nothing is at `/mnt/x`"), ("/root", "`/root` is what was there before")):
+        lie = c1("attach-device", *disk, f"path={path}", code=6)
+        assert f"{said}, because" in lie.stderr and "taken out again" in lie.stderr
     assert "devices: {}" in c1("config", "show", "host:c1").stdout
+    for path in ("/mnt/a b", "/root"):
+        c1("attach-device", "host:c1", "d", "type=disk", "source=/usr/share/doc", "required=false", f"path={path}")
+        sh(c1, f"grep -qF ' {path.replace(' ', chr(92) + '040')} ' /proc/self/mountinfo")
+        c1("detach-device", "host:c1", "d")
 
 
 @pytest.mark.parametrize("daemon", ["lxd"], indirect=True)

@@ -380,6 +380,7 @@ def test_the_same_words_as_here(unix: Remote, ctr: Ctr) -> None:
             (("config", "set", own, "limits.memory=lots"), 2, "lots"),
             (("config", "set", own, "nope=1"), 2, "nope"),
             (("snapshot", "create", own, "a b"), 2, "a b"),
+            (("rename", own, f"{where}c2"), 4, f"`{own}` is running"),
             (("freeze", own), 0, ""),
             (("freeze", own), 0, ""),
             (("exec", own, "--", "true"), 4, "is frozen"),
