@@ -18,6 +18,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -101,7 +102,7 @@ static void leave_profile(void)
 		close(fd);
 }
 
-static void __attribute__((noreturn)) become(char **words, const struct proxy *proxy, pid_t parent)
+static void __attribute__((noreturn)) become(char **words, const struct proxy *proxy, int keeper)
 {
 	char *const argv[] = {words[PROGRAM],
 			      "chardev",
@@ -138,7 +139,7 @@ static void __attribute__((noreturn)) become(char **words, const struct proxy *p
 	if (setgroups(0, NULL) || setresgid(gid, gid, gid) || setresuid(uid, uid, uid) ||
 	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0))
 		fail("give up root");
-	if (getppid() != parent)
+	if (poll(&(struct pollfd){.fd = keeper, .events = POLLIN}, 1, 0)) /* it died before it could take this along */
 		_exit(1);
 	umask(077);
 	if (dup2(null, 0) < 0 || dup2(2, 1) < 0)
@@ -217,7 +218,7 @@ static int run(char **words)
 	struct sigaction act = {.sa_handler = on_signal};
 	sigset_t held;
 	char go;
-	pid_t self = getpid();
+	int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	int instance = open(words[INSTANCE], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	setsid();
@@ -226,7 +227,7 @@ static int run(char **words)
 	signal(SIGINT, SIG_IGN);
 	if (instance < 0)
 		fail(words[INSTANCE]);
-	dprintf(1, "pid %d\n", self);
+	dprintf(1, "pid %d\n", getpid());
 	if (read(0, &go, 1) != 1)
 		return 1;
 	if (proxy_make(words[VTPMX], &proxy))
@@ -235,6 +236,9 @@ static int run(char **words)
 	sigaddset(&held, SIGCHLD);
 	sigaddset(&held, SIGTERM);
 	sigprocmask(SIG_BLOCK, &held, NULL);
+	/* The first of a pid namespace: whatever it starts ends with it. */
+	if (self < 0 || unshare(CLONE_NEWPID))
+		fail("make a pid namespace");
 	emulator = fork();
 	if (emulator < 0)
 		fail("fork");

@@ -34,9 +34,11 @@ struct mount_attr {
 #define AT_RECURSIVE 0x8000
 #endif
 
-/* Nothing in them is needed to emulate a TPM. /run is made of its own, and /proc goes last: it finds the state. */
-static const char *const HIDDEN[] = {"/boot", "/dev", "/home", "/media", "/mnt", "/opt",
-				     "/root", "/srv", "/sys",  "/tmp",   "/var", "/proc"};
+/* Where distributions have programs, what those link with, and how they are set up. Every other mount of the host's is
+ * left: none stays busy because somebody emulates a TPM. */
+static const char *const PROGRAMS[] = {"/usr", "/lib", "/lib64", "/bin", "/etc", "/nix", "/gnu"};
+
+#define ROOM "/run"
 
 static int set(const char *path, unsigned flags, __u64 on, __u64 off)
 {
@@ -46,12 +48,12 @@ static int set(const char *path, unsigned flags, __u64 on, __u64 off)
 	return syscall(SYS_mount_setattr, -1, path, flags, &attributes, sizeof(attributes)) && errno != ENOSYS ? -1 : 0;
 }
 
-static int cover(const char *path)
+static int bring(const char *source, const char *inside)
 {
-	return mount("none", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755,size=64k,nr_inodes=8") &&
-			       errno != ENOENT && errno != ENOTDIR
-		       ? -1
-		       : 0;
+	char path[64];
+
+	snprintf(path, sizeof(path), ROOM "%s", inside);
+	return mkdir(path, 0755) || mount(source, path, NULL, MS_BIND, NULL) ? -1 : 0;
 }
 
 const char *enclose(const char *state)
@@ -67,11 +69,16 @@ const char *enclose(const char *state)
 	if (fd < 0)
 		return "open its state";
 	snprintf(source, sizeof(source), "/proc/self/fd/%d", fd);
-	if (cover("/run") || mkdir(STATE_INSIDE, 0755) || mount(source, STATE_INSIDE, NULL, MS_BIND, NULL))
+	if (mount("none", ROOM, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755,size=64k,nr_inodes=32"))
+		return "make it a room";
+	if (mkdir(ROOM "/run", 0755) || bring(source, STATE_INSIDE))
 		return "mount its state";
-	for (unsigned i = 0; i < sizeof(HIDDEN) / sizeof(*HIDDEN); i++)
-		if (cover(HIDDEN[i]))
-			return HIDDEN[i];
+	for (unsigned i = 0; i < sizeof(PROGRAMS) / sizeof(*PROGRAMS); i++)
+		if (!access(PROGRAMS[i], F_OK) && bring(PROGRAMS[i], PROGRAMS[i]))
+			return PROGRAMS[i];
+	/* The new root over the old one, which goes. */
+	if (chdir(ROOM) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/"))
+		return "enter its room";
 	if (set("/", AT_RECURSIVE, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, 0) ||
 	    set(STATE_INSIDE, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, MOUNT_ATTR_RDONLY))
 		return "make mounts read-only";

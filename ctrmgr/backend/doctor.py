@@ -95,12 +95,24 @@ def _running(name: str, plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
         )
     yield from _programs(name, plan)
     yield from upgrades.findings(name, plan)
+    yield from _tpms(name)
     for device in attached:
         if device.kind in ("char", "block") and not device.suspended:
             wrong = _node(init, device, plan)
             if wrong:
                 again = partial(_remake, name, device)
                 yield Finding(name, "device", WRONG, f"`{device.name}`: `{device.path}` {wrong}", mend=again)
+
+
+def _tpms(name: str) -> Iterator[Finding]:
+    if not repair.has_allocations(name):
+        return
+    from ctrmgr.backend import tpms
+
+    for device, found in tpms.of_instance(name).items():
+        if found["state"] == "ended":
+            text = f"`{device}`: its emulator has ended, and its nodes give errors"
+            yield Finding(name, "tpm", WRONG, text, hint=f"`ctrmgr restart {name}`, or detach it and attach it again")
 
 
 def _same_file(one: str, other: str) -> bool:

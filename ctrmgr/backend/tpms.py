@@ -40,7 +40,7 @@ def recorded(instance: str, request: Request) -> Held:
         raise UnsupportedError(f"device `{request.device}`: {reason}", hint=cure)
     held = Held(instance, request.device)
     held.type, held.life, held.values, held.token = "tpm", "run", request.values, os.urandom(8).hex()
-    held.text = [["by", BY], ["found", tpm.PROGRAM, "TPM 2.0", tpm.PROGRAM, "1", "-1"]]
+    held.text = [["by", BY], ["found", f"{tpm.PROGRAM}-{held.token}", "TPM 2.0", tpm.PROGRAM, "1", "-1"]]
     state.make_dir(folder(), 0o700)
     held.write()
     return held
@@ -69,6 +69,7 @@ def rows(held: Held) -> list[list[str]]:
     finally:
         if log >= 0:
             os.close(log)
+    held.text += [["node", node] for node in nodes]
     return device.nodes(held.device, held.values, (nodes[0], nodes[1]))
 
 

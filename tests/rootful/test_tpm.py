@@ -64,6 +64,13 @@ def processes(ctr: Ctr, name: str = "ctrmgr-tpm") -> list[int]:
     return found
 
 
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def until(true: Callable[[], object]) -> None:
     deadline = time.monotonic() + 10
     while not true():
@@ -71,12 +78,10 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def runs(ctr: Ctr, name: str = "c1") -> int:
-    """How often the TPM was run, which only its state tells."""
+def ran(ctr: Ctr, times: int, name: str = "c1") -> None:
+    """How often the TPM was run, which only its state tells, and it after a moment."""
     path = ctr.folder / f"state/instances/{name}/tpm/t.state/permall"
-    until(path.exists)
-    until(path.read_text)
-    return int(path.read_text())
+    until(lambda: path.exists() and path.read_text() == f"{times}\n")
 
 
 def held(ctr: Ctr) -> list[str]:
@@ -91,21 +96,25 @@ def inside(ctr: Ctr) -> list[str]:
 def test_it_lives_with_the_instance(tpm: Ctr) -> None:
     tpm(*LAUNCH, *GIVEN)
     assert inside(tpm) == ["640 3 7 a:e5", "640 3 7 a:c8", ""]
-    assert runs(tpm) == 1
+    ran(tpm, 1)
     (keeper,), (program,) = processes(tpm), processes(tpm, "swtpm")
     (shown,) = json.loads(tpm("info", "c1", "--format", "json").stdout)["tpms"]
     assert shown == {"name": "t", "emulator": "swtpm", "state": "running"}
 
     confined(tpm, keeper, program)
 
-    # a device as others are: suspended, detached and attached while the instance runs
+    # a device as others are: suspended, detached, attached and changed while the instance runs
     tpm("suspend-device", "c1", "t")
     assert tpm("exec", "c1", "sh", "-c", "echo <>/dev/tpm5", code=None).code
     tpm("resume-device", "c1", "t")
     tpm("detach-device", "c1", "t")
     assert (inside(tpm), processes(tpm), held(tpm)) == ([""], [], [])
     tpm("attach-device", "c1", "t", *TPM)
-    assert inside(tpm) == ["640 3 7 a:e5", "640 3 7 a:c8", ""] and runs(tpm) == 2
+    assert inside(tpm) == ["640 3 7 a:e5", "640 3 7 a:c8", ""]
+    ran(tpm, 2)
+    tpm("config", "device", "set", "c1", "t", "mode=0600")
+    assert inside(tpm) == ["600 3 7 a:e5", "600 3 7 a:c8", ""]
+    ran(tpm, 3)
 
     # what it knows is kept, copied and put back with the instance's files
     tpm("snapshot", "create", "c1", "s")
@@ -113,35 +122,43 @@ def test_it_lives_with_the_instance(tpm: Ctr) -> None:
     assert (processes(tpm), held(tpm)) == ([], [])
     tpm("copy", "c1", "c2")
     tpm("start", "c2")
-    assert (runs(tpm, "c2"), runs(tpm)) == (3, 2)
+    ran(tpm, 4, "c2")
     tpm("delete", "--force", "c2")
     tpm("start", "c1")
-    assert runs(tpm) == 3
+    ran(tpm, 4)
     tpm("stop", "c1", "--force")
     tpm("snapshot", "restore", "c1", "s")
     tpm("rename", "c1", "c3")
     tpm("rename", "c3", "c1")
     tpm("start", "c1")
-    assert runs(tpm) == 3
+    ran(tpm, 4)
+    whoever_is_killed(tpm)
+    ran(tpm, 7)
+    tpm("delete", "--force", "c1")
+    assert (processes(tpm), held(tpm)) == ([], [])
 
-    # whoever is killed
-    os.kill(processes(tpm, "swtpm")[0], signal.SIGKILL)
+
+def whoever_is_killed(tpm: Ctr) -> None:
+    """Its program and what that has started, its keeper, the instance's monitor: no process stays, without any command."""
+    (program,) = processes(tpm, "swtpm")
+    os.kill(program, signal.SIGKILL)
     until(lambda: not processes(tpm))
     (shown,) = json.loads(tpm("info", "c1", "--format", "json").stdout)["tpms"]
     assert shown["state"] == "ended"
+    assert "its emulator has ended" in tpm("doctor", "c1", code=None).stdout
     tpm("restart", "c1", "--force")
-    assert runs(tpm) == 4
     (keeper,), (program,) = processes(tpm), processes(tpm, "swtpm")
+    children = Path(f"/proc/{program}/task/{program}/children")
+    until(children.read_text)
+    stays = int(children.read_text())
     os.kill(keeper, signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{program}").exists())
+    until(lambda: not alive(program) and not alive(stays))
     tpm("restart", "c1", "--force")
     monitor = json.loads(tpm("info", "c1", "--format", "json").stdout)["monitor-pid"]
     os.kill(monitor, signal.SIGKILL)
-    until(lambda: not processes(tpm))  # by itself: no command runs
+    until(lambda: not processes(tpm))
     tpm("start", "c1")
-    assert runs(tpm) == 6 and inside(tpm)[0]
-    tpm("delete", "--force", "c1")
-    assert (processes(tpm), held(tpm)) == ([], [])
+    assert inside(tpm)[0]
 
 
 def confined(tpm: Ctr, keeper: int, program: int) -> None:
@@ -157,6 +174,10 @@ def confined(tpm: Ctr, keeper: int, program: int) -> None:
     hidden = "/root/.profile", "/var/lib", "/dev/null", "/proc/self", "/sys/class", "/tmp/new"
     assert facts[1] == "/etc/hostname there" and facts[-1] == "write Read-only file system"
     assert facts[2:-1] == [f"{path} No such file or directory" for path in hidden]
+    mounts = [line.split()[4] for line in Path(f"/proc/{program}/mountinfo").read_text().splitlines()]
+    assert (
+        {"/", "/usr", "/etc", "/run/tpm"} <= set(mounts) <= {"/", "/usr", "/lib", "/lib64", "/bin", "/etc", "/run/tpm"}
+    )
     assert Path(f"/proc/{keeper}/status").read_text().count("CapEff:\t0000000000000020") == 1
 
 

@@ -28,8 +28,9 @@ int main(int argc, char **argv)
 		fprintf(stderr, "swtpm: it is broken\n");
 		return 1;
 	}
-	if (ends_with(argv[0], "-deaf"))
-		signal(SIGTERM, SIG_IGN);
+	if (!ends_with(argv[0], "-deaf"))
+		signal(SIGTERM,
+		       _exit); /* nothing ends the first process of a pid namespace that it has no handler for */
 	if (file) {
 		if (fscanf(file, "%u", &runs) != 1)
 			return 1;
@@ -47,6 +48,11 @@ int main(int argc, char **argv)
 		fprintf(file, "\n%s %s", paths[i], access(paths[i], F_OK) ? strerror(errno) : "there");
 	fprintf(file, "\nwrite %s\n", open("/usr/new", O_WRONLY | O_CREAT, 0600) < 0 ? strerror(errno) : "done");
 	fclose(file);
+	if (!fork()) {
+		signal(SIGTERM, SIG_IGN); /* somebody who would rather stay */
+		for (;;)
+			pause();
+	}
 	for (;;)
 		pause();
 }
