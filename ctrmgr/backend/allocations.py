@@ -169,8 +169,7 @@ def _recorded(instance: str, request: Request, seen: Seen | None, volatile: bool
 
 
 def _mend_others() -> bool:
-    """Take back what instances that have died, and commands that were killed, have left: whether there was any. An instance that another
-    command is at is left to that."""
+    """Take back what dead instances and killed commands have left: whether there was any. Where another command is at it, that does so."""
     from ctrmgr.backend import repair
 
     found = False
