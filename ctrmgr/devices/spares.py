@@ -103,7 +103,11 @@ def _refuse(found: Sequence[Sequence[str]]) -> None:
             hint="whole GPUs have it",
         )
     if any(row[0] == "vf-guid" for row in found):
-        raise UnsupportedError("`failover`: another virtual function has other GUIDs")
+        raise UnsupportedError(
+            "`failover`: another virtual function has other GUIDs, and reads new ones only when its driver takes it anew: what is to be "
+            "given goes then",
+            hint="without `node_guid` and `port_guid` it has it",
+        )
 
 
 def _piece(row: Sequence[str], root: str) -> tuple[_Hardware | None, str]:
