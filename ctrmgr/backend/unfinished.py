@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import stat
 
 from ctrmgr import state
 from ctrmgr.backend import leases, record, repair
@@ -14,6 +17,9 @@ from ctrmgr.kernel import control, spawn
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+NAMES_MAX = 1 << 16
+"""Bytes of a file with names of hosts; a larger one is nobody's that we know."""
 
 
 def change(path: str, run: str, running: bool) -> None:
@@ -174,6 +180,7 @@ def rename(path: str) -> None:
         os.rename(path, record.home(new))
         path = record.home(new)
     repair.crash("rename-moved")
+    _call_itself(path, old, new)
     plan = record.read_plan(path)
     for row in plan:
         if row[0] in ("name", "hostname") and row[1] == old:
@@ -182,3 +189,42 @@ def rename(path: str) -> None:
             row[1] = f"{state.cgroup_parent()}/{new}"
     state.write_flat(f"{path}/plan", plan)
     state.unlink(f"{path}/rename")
+
+
+def _call_itself(path: str, old: str, new: str) -> None:
+    """The instance's own `/etc/hostname` and `/etc/hosts`, as far as they have its old name still; what it made of them stays."""
+    try:
+        folder = os.open(f"{path}/upper/etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in ("hostname", "hosts"):
+            _rename_in(folder, name, old, new)
+    except OSError as error:
+        raise state.unwritable(f"{path}/upper/etc", error) from error
+    finally:
+        os.close(folder)
+
+
+def _rename_in(folder: int, name: str, old: str, new: str) -> None:
+    # The instance's root owns the file: it may be a link or a pipe by now.
+    try:
+        fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
+    except (FileNotFoundError, IsADirectoryError):
+        return
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            return
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return
+        text = os.read(fd, NAMES_MAX)
+        # a line of its own, or the only name of an address: as it was written when the instance was made
+        line = rb"(?m)^((?!127\.0\.0\.1\t|::1\t)\S+\t|)" + old.encode() + rb"$"
+        words = re.sub(line, rb"\g<1>" + new.encode(), text)
+        if words != text and len(text) < NAMES_MAX:
+            os.pwrite(fd, words, 0)
+            os.ftruncate(fd, len(words))
+    finally:
+        os.close(fd)

@@ -55,6 +55,9 @@ def test_life(ctr: Ctr) -> None:
     ctr("rename", "c1", "c2")
     ctr("start", "c2")
     assert ctr("exec", "c2", "hostname").stdout == "c2\n"
+    assert ctr("exec", "c2", "cat", "/etc/hostname").stdout == "c2\n"
+    hosts = ctr("exec", "c2", "cat", "/etc/hosts").stdout
+    assert "\tc2\n" in hosts and "\tc1\n" not in hosts
     assert "is running" in ctr("delete", "c2", code=4).stderr
     ctr("kill", "c2")
     ctr("delete", "c2")
