@@ -68,7 +68,7 @@ def create(wish: Wish) -> str:
     """Make an instance and return its name. Raises SpecError, NotFoundError, ConflictError, HostError."""
     name = _name(wish)
     repair.sweep()
-    state.make_dir(record.instances_dir())
+    record.close_instances()
     image = store.find(wish.image)
     _remember(wish)
     with state.Lock(image.path, shared=True):  # `image delete` takes it alone

@@ -29,6 +29,17 @@ def instances_dir() -> str:
     return f"{state.state_dir()}/instances"
 
 
+def close_instances() -> None:
+    """Nobody but root gets at instances' files: what an instance's root makes set-id is root's on the disk, and so would be
+    whoever of the host ran it. Raises HostError."""
+    folder = instances_dir()
+    state.make_dir(folder, 0o700)
+    try:
+        os.chmod(folder, 0o700)  # it may be there from before
+    except OSError as error:
+        raise state.unwritable(folder, error) from error
+
+
 def home(name: str) -> str:
     return f"{instances_dir()}/{name}"
 

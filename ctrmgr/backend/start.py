@@ -28,6 +28,7 @@ def start(name: str) -> None:
     """Start an instance that is not running; the caller holds its lock. Raises HostError, HelperError, CtrmgrError for a
     corrupt file."""
     path, run = record.home(name), record.run_home(name)
+    record.close_instances()
     state.make_dir(state.run_dir())
     if not os.path.exists(f"{path}/plan"):
         replan(name)

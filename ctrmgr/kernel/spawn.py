@@ -14,8 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-FIRST_FREE = 32
-"""Descriptors are moved here before they are dealt out, so that none is overwritten while dealing."""
+FIRST_FREE = 7
+"""Descriptors are moved here and beyond before they are dealt out from 3 on, so that none is overwritten while dealing."""
 
 
 QUESTION = -1

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ctrmgr.kernel import control, helper
-from tests.conftest import libc
+from tests.conftest import Ctr, libc
 from tests.rootful.planned import Planned, image, wait_for
 
 FUSE = "/dev/fuse"
@@ -152,3 +153,17 @@ def test_programs_that_it_could_write(tmp_path: Path, monkeypatch: pytest.Monkey
     os.chown(tmp_path / "programs/ctrmgr-monitor", 0, 0)
     planned.start()
     planned.close()
+
+
+def test_set_id_files_are_out_of_reach(ctr: Ctr) -> None:
+    """On the disk they are root's: an instance's root and any user of the host could make that one root."""
+    home = ctr.folder / "state/instances"
+    ctr("launch", "builtin:busybox", "c1", "-p", "no-network")
+    ctr("exec", "c1", "--", "sh", "-c", "cp /bin/busybox /srv-id; chmod 6755 /srv-id")
+    there = (home / "c1/upper/srv-id").stat()
+    assert (there.st_uid, stat.S_IMODE(there.st_mode)) == (0, 0o6755)
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    ctr("stop", "-f", "c1")
+    home.chmod(0o711)
+    ctr("start", "c1")
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
