@@ -181,13 +181,13 @@ class WebSocket:
         found = []
         try:
             while message := self.frames.next():
-                kind, data = message
-                if kind == PING:
-                    self.send(PONG, data)
-                elif kind == CLOSE:
+                kind = message[0]
+                if kind == CLOSE:
                     self.ended = True
                     self.close()
-                elif kind != PONG:
+                elif kind not in (PING, PONG):
+                    # A ping is not answered. No server counts the answers of these streams, and one that comes when the server has
+                    # written everything and closed makes its kernel throw away megabytes that are still on their way to us.
                     found.append(message)
         except ValueError as error:
             raise self._gone(OSError(str(error))) from None
