@@ -128,7 +128,15 @@ COMMANDS = (
     Command("start", "start stopped instances", run_start, arguments=INSTANCES, options=(ALL,)),
     Command("stop", "shut instances down", run_stop, arguments=INSTANCES, options=STOPPING),
     Command("restart", "stop and start", run_restart, arguments=INSTANCES, options=STOPPING),
-    Command("kill", "kill all that is in them", run_kill, arguments=INSTANCES, options=(ALL, SIGNAL)),
-    Command("freeze", "stop all processes where they are", run_freeze, arguments=INSTANCES, options=(ALL,)),
-    Command("unfreeze", "let them go on", run_unfreeze, arguments=INSTANCES, options=(ALL,)),
+    Command(
+        "kill",
+        "kill all processes of instances, or send their init a signal",
+        run_kill,
+        arguments=INSTANCES,
+        options=(ALL, SIGNAL),
+    ),
+    Command(
+        "freeze", "stop all processes of instances where they are", run_freeze, arguments=INSTANCES, options=(ALL,)
+    ),
+    Command("unfreeze", "let frozen instances go on", run_unfreeze, arguments=INSTANCES, options=(ALL,)),
 )

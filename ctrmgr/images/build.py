@@ -107,7 +107,10 @@ def _run(command: list[str], what: str, write: Callable[[bytes], object], progre
         listener.join()
     if status:
         errors = [line for line in said if line.startswith(("E:", "Err:"))] or said or ["no reason given"]
-        raise HostError(f"mmdebstrap cannot build `{what}`: {errors[0]}", hint="is the package mirror reachable?")
+        raise HostError(
+            f"mmdebstrap cannot build `{what}`: {errors[0]}",
+            hint="is there such a suite, and is the package mirror reachable?",
+        )
 
 
 def _lines(data: bytes) -> list[str]:

@@ -41,6 +41,11 @@ def export(image: Image, path: str, *, force: bool = False, progress: Progress =
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
             _write(image, file, path, progress)
         os.rename(aside, path)
+    except FileNotFoundError as error:
+        folder = os.path.dirname(path)
+        if os.path.isdir(folder or "."):
+            raise disk_error(error, path) from error
+        raise HostError(f"`{path}` cannot be written: there is no folder `{folder}`") from error
     except OSError as error:
         raise disk_error(error, path) from error
     finally:

@@ -13,6 +13,7 @@ import os
 import stat
 import threading
 
+from ctrmgr import state
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError, SpecError
 from ctrmgr.images import formats, inspect, oci, store, unsquash
 from ctrmgr.images.describe import describe
@@ -321,6 +322,5 @@ def disk_error(error: OSError, what: str) -> HostError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostError(f"`{what}`: the disk is full", hint="free some space where ctrmgr keeps its state")
     where = f": `{error.filename}`" if error.filename else ""
-    return HostError(
-        f"`{what}`: {error.strerror or error}{where}", hint="are you root?" if error.errno == errno.EACCES else None
-    )
+    hint = "are you root?" if error.errno == errno.EACCES else state.CURES.get(error.errno or 0)
+    return HostError(f"`{what}`: {error.strerror or error}{where}", hint=hint)

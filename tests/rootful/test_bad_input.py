@@ -83,6 +83,7 @@ WRONG = [
     ("network list nosuch:", 3, "nosuch", "remote add"),
     ("storage list nosuch:", 3, "nosuch", "remote add"),
     ("partition delete nosuch", 3, "nosuch", ""),
+    ("image export builtin:busybox /nowhere/x.tar", 5, "/nowhere", ""),
     ("publish s1 nosuch:", 3, "nosuch", "remote add"),
     ("snapshot create nosuch", 3, "nosuch", ""),
     ("snapshot restore s1 nosuch", 3, "nosuch", ""),
