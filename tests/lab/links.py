@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Hardware that changes its network namespace: a network adapter, and RDMA devices on a host that keeps them apart. A boot of its
-own, because the host's link and its RDMA devices go."""
+own, because the host's link and its RDMA devices go; and that has two NUMA nodes, too."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ctrmgr.backend import events
+from tests.lab import nodes
 from tests.lab.commands import ctr, host, sh, wait_for
 from tests.lab.plugs import hear
 
@@ -144,6 +145,7 @@ def rdma_devices_are_kept_apart() -> None:
 
 
 if __name__ == "__main__":
+    nodes.the_cpus_and_memory_are_next_to_the_devices()
     an_adapter_comes_back()
     another_adapter_takes_its_place()
     rdma_devices_are_kept_apart()

@@ -39,5 +39,5 @@ def test_the_commands_exit_code_and_output_come_back() -> None:
 
 @pytest.mark.timeout(400)
 def test_hardware_changes_its_network_namespace() -> None:
-    done = vm.boot("python3 -m tests.lab.links", ["net", "nics"], seconds=300)
+    done = vm.boot("python3 -m tests.lab.links", ["net", "nics", "far-nvme"], seconds=300)
     assert done.code == 0, done.output

@@ -198,10 +198,10 @@ def job(image: Path, command: str) -> None:
                 tar.add(path, f"libexec/{path.name}")
 
 
-def hardware(kinds: Sequence[str], folder: Path) -> list[str]:
+def hardware(kinds: Sequence[str], folder: Path, memory: int) -> list[str]:
     """QEMU's words for what the guest shall have."""
     words: list[str] = []
-    for kind in kinds:
+    for kind in sorted(kinds, key="far-nvme".__eq__):  # what comes after another bus would go there
         match kind:
             case "gpu":
                 # The two that nobody drives are what NVIDIA's driver is said to have.
@@ -210,11 +210,24 @@ def hardware(kinds: Sequence[str], folder: Path) -> list[str]:
                 words += ["-netdev", "hubport,id=hub,hubid=0", "-device", "virtio-net-pci,netdev=hub"]
             case "nics":
                 words += ["-device", "virtio-net-pci", "-device", "virtio-net-pci"]
-            case "nvme":
+            case "nvme" | "far-nvme":
                 (folder / "nvme").touch()
                 os.truncate(folder / "nvme", 64 << 20)
                 words += ["-drive", f"if=none,id=nvme,file={folder}/nvme,format=raw"]
-                words += ["-device", "nvme,drive=nvme,serial=lab-nvme"]
+                at = ""
+                if kind == "far-nvme":
+                    # A second NUMA node, with half of the memory, one of the CPUs, and a bus.
+                    for node in range(2):
+                        words += ["-object", f"memory-backend-ram,id=node{node},size={memory // 2}M"]
+                        words += ["-numa", f"node,nodeid={node},cpus={node},memdev=node{node}"]
+                    words += [
+                        "-device",
+                        "pxb-pcie,id=far,bus_nr=64,numa_node=1",
+                        "-device",
+                        "pcie-root-port,bus=far,id=far-port",
+                    ]
+                    at = ",bus=far-port"
+                words += ["-device", f"nvme,drive=nvme,serial=lab-nvme{at}"]
             case "usb":
                 # QEMU's own monitor as a port, by which the guest plugs things into itself.
                 words += ["-device", "qemu-xhci,id=xhci", "-chardev", "null,id=wire0", "-chardev", "null,id=wire1"]
@@ -235,7 +248,9 @@ def hardware(kinds: Sequence[str], folder: Path) -> list[str]:
                 way = f"user,id=way,restrict=on,hostfwd=tcp:127.0.0.1:{kind.partition('=')[2]}-10.0.2.15:8443"
                 words += ["-netdev", way, "-device", f"virtio-net-pci,netdev=way,mac={WAY_IN}"]
             case _:
-                raise LabError(f"no hardware `{kind}`; there are gpu, host, net, nics, nvme, port=NUMBER and usb")
+                raise LabError(
+                    f"no hardware `{kind}`; there are far-nvme, gpu, host, net, nics, nvme, port=NUMBER and usb"
+                )
     return words
 
 
@@ -257,7 +272,7 @@ def machine(on: Kernel, folder: Path, kinds: Sequence[str], memory: int, append:
     words += ["-m", str(memory), "-kernel", str(on.image), "-initrd", f"{folder}/initrd.gz", "-append", append]
     words += ["-serial", f"file:{folder}/console", "-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
     words += disk("root", guest_root()) + disk("modules", on.modules) + disk("job", folder / "job")
-    return words + port("out") + port("code") + hardware(kinds, folder)
+    return words + port("out") + port("code") + hardware(kinds, folder, memory)
 
 
 class Guest:
