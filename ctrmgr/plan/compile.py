@@ -23,7 +23,7 @@ from ctrmgr.plan import (
     sysctl,
     template,
 )
-from ctrmgr.spec import capabilities, device, keys, profile, values
+from ctrmgr.spec import capabilities, device, keys, limit_files, profile, values
 from ctrmgr.spec import limits as limit_keys
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def compile_template(
             keys.__file__,
             limits.__file__,
             limit_keys.__file__,
+            limit_files.__file__,
             device_limits.__file__,
             gpu_limits.__file__,
             link_limits.__file__,

@@ -12,7 +12,8 @@ from ctrmgr.errors import SpecError, UnsupportedError
 from ctrmgr.host.cgroup import UNIFIED
 from ctrmgr.host.machine import Host
 from ctrmgr.spec import values
-from ctrmgr.spec.limits import KEYED, LIMITS, UNIFIED_FILES, V1_FILES, Ask, File, Limit, hugetlb
+from ctrmgr.spec.limit_files import KEYED, UNIFIED_FILES, V1_FILES, hugetlb
+from ctrmgr.spec.limits import LIMITS, Ask, File, Limit
 
 Rows = Sequence[Sequence[str]]
 

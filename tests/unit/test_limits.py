@@ -21,7 +21,8 @@ from ctrmgr.host.machine import Host
 from ctrmgr.plan import compile, device_limits, gpu_limits, limits
 from ctrmgr.spec import device as spec
 from ctrmgr.spec import keys
-from ctrmgr.spec.limits import LIMITS, UNIFIED_FILES, V1_FILES, hugetlb
+from ctrmgr.spec.limit_files import UNIFIED_FILES, V1_FILES, hugetlb
+from ctrmgr.spec.limits import LIMITS
 
 V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 CONTROLLERS = ("cpu,cpuacct", "cpuset", "memory", "pids", "blkio", "hugetlb", "rdma", "misc")
