@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#define CLOSED_MS    100
 #define RUN_SHORT_NS 5000000000ull /* an init that ends sooner is not restarted at once */
 
 int64_t now_ms(void)
@@ -188,7 +189,7 @@ static bool is_due(int64_t *at)
 
 static int64_t until_due(const struct monitor *m)
 {
-	const int64_t due[] = {m->stop_at, m->look_at, m->join_at};
+	const int64_t due[] = {m->stop_at, m->look_at, m->join_at, m->console_at};
 	int64_t at = 0, left;
 
 	for (size_t i = 0; i < ARRAY_SIZE(due); i++)
@@ -212,11 +213,12 @@ _Noreturn void monitor_run(struct monitor *m)
 			hotplug_refresh(m);
 		if (is_due(&m->join_at))
 			resctrl_join_again(m);
+		(void)is_due(&m->console_at);
 		left = until_due(m);
 		p[PIDFD] = (struct pollfd){m->pidfd, POLLIN, 0};
 		p[LISTENER] = (struct pollfd){m->listener, POLLIN, 0};
 		p[SIGNALS] = (struct pollfd){m->signals, POLLIN, 0};
-		p[CONSOLE] = (struct pollfd){m->console, POLLIN, 0};
+		p[CONSOLE] = (struct pollfd){m->console_at ? -1 : m->console, POLLIN, 0};
 		p[UEVENTS] = (struct pollfd){m->uevents, POLLIN, 0};
 		for (size_t i = 0; i < CLIENTS; i++)
 			p[FIRST_CLIENT + i] = (struct pollfd){m->client[i].fd, POLLIN, 0};
@@ -229,11 +231,11 @@ _Noreturn void monitor_run(struct monitor *m)
 			if (reap(m))
 				finish(m);
 		}
-		/* EIO: init has closed its console; it may open it again, so ask later, not all the time */
+		/* init has closed its console; it may open it again, so ask later, not all the time */
 		if (p[CONSOLE].revents & POLLIN)
 			log_console(m);
 		else if (p[CONSOLE].revents)
-			nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+			m->console_at = now_ms() + CLOSED_MS;
 		if (p[UEVENTS].revents)
 			hotplug_serve(m);
 		for (size_t i = 0; i < CLIENTS; i++)

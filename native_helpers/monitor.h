@@ -80,6 +80,7 @@ struct monitor {
 	int64_t look_at; /* at which the rules are tried again, because a node was leased to others; 0: none */
 	int64_t join_at, join_after; /* at which those who came late are put into the class, and how long that is after
 					the last time */
+	int64_t console_at; /* at which a console that nobody inside has open is looked at again; 0: it is open */
 	bool stopping, restarted;
 	bool again; /* a run that this monitor began by itself after another: nobody waits for a report */
 	char rlimit[RLIM_NLIMITS][CTL_NAME_MAX + 16]; /* changed since the start; as ctrmgr-exec takes them */

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import pty
+import re
 import signal
 import socket
 import stat
@@ -354,3 +355,18 @@ def test_memory(ctr: Ctr) -> None:
         ctr("exec", name, "--", "sh", "-c", "seq 10000 > /dev/console")
     used = {name: private_kb(state(ctr, name)["monitor"]) for name in names}
     assert all(0 < kb <= PRIVATE_KB for kb in used.values()), used
+
+
+def test_a_console_that_nobody_has_open(plan: Plan) -> None:
+    """Its monitor sleeps, and hears what is said when it is open again."""
+    planned = plan("exec 0<&- 1>&- 2>&-; sleep 1000")
+    status = Path(f"/proc/{planned.start().monitor_pid}/status")
+    time.sleep(0.1)
+    before, _ = woken(status), time.sleep(0.3)
+    assert woken(status) - before < 20
+    planned.sh("echo again >/dev/console")
+    wait_for(lambda: "again" in planned.console())
+
+
+def woken(status: Path) -> int:
+    return int(re.findall(r"^voluntary_ctxt_switches:\t(\d+)", status.read_text(), re.MULTILINE)[0])
