@@ -25,7 +25,7 @@ from bench.ours import Ctrmgr
 from bench.peer import Peer, Place
 from bench.report import Section
 from bench.targets import Verdict
-from bench.timing import CommandFailedError, Results
+from bench.timing import CommandFailedError, Results, nothing
 from bench.tiny import tiny_rootfs
 
 DELETE = "kill + delete"
@@ -140,6 +140,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctrmgr-bench-", dir="/var/tmp")))
         scratch.chmod(0o711)  # mapped ids pass through
+        nothing.make(scratch / "null")
         reason = root.missing()
         place = Place(
             scratch, tiny_rootfs(scratch / "tiny"), root.host(scratch), None if reason else root.enter(scratch)

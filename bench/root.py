@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A root filesystem of another Debian release to run peers in: a mount namespace, all else is the host's."""
+"""Mount namespaces to run peers in: one with a root filesystem of another Debian release, all else is the host's.
+
+Both have a /dev/null of their own: crun gives the standard descriptors of a container to its root, whatever they are.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ mkdir -p "$over/upper" "$over/work" "$over/root"
 mount -t overlay -o "lowerdir=$root,upperdir=$over/upper,workdir=$over/work" overlay "$over/root"
 cd "$over/root"
 mount --rbind /dev dev
+mount --bind "$scratch/null" dev/null
 mount --rbind /sys sys
 mount -t proc proc proc
 mount -t tmpfs tmpfs run
@@ -51,6 +55,7 @@ for file in subuid subgid; do
     echo "$2" >"$1/.$file"
     mount --bind "$1/.$file" "/etc/$file"
 done
+mount --bind "$1/null" /dev/null
 mkdir -p "$1/run"
 mount -t tmpfs -o mode=711 tmpfs "$1/run" # as /run is, also that of the other namespace
 echo ready

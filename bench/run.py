@@ -23,7 +23,7 @@ from bench import image, lxc, many, oci, one, report, root
 from bench.ours import Ctrmgr
 from bench.peer import Peer, Place
 from bench.report import Section
-from bench.timing import CommandFailedError, Results
+from bench.timing import CommandFailedError, Results, nothing
 from bench.tiny import tiny_rootfs
 
 PEERS: tuple[type[Peer], ...] = (oci.Crun, lxc.Lxc, oci.Podman, lxc.Lxd, lxc.Incus)
@@ -37,11 +37,9 @@ def main() -> int:
         print("error: this needs root", file=sys.stderr)
         return 5
     with contextlib.ExitStack() as stack:
-        # crun gives its standard descriptors to the container's root, even where they are the host's /dev/null
-        null = os.stat(os.devnull)
-        stack.callback(os.chown, os.devnull, null.st_uid, null.st_gid)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctrmgr-bench-", dir="/var/tmp")))
         scratch.chmod(0o711)  # mapped ids pass through
+        nothing.make(scratch / "null")
         ours, peers, reasons = set_up(stack, scratch, options.peers)
         everyone = [ours, *peers]
         sections = [Section("One instance", rounds(ours, everyone, options.rounds))]

@@ -4,13 +4,29 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import stat
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
 libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Nothing:
+    """What commands read and write: no node of the host's once it has been made."""
+
+    fd = subprocess.DEVNULL
+
+    def make(self, path: Path) -> None:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+nothing = Nothing()
 
 
 class CommandFailedError(Exception):
@@ -31,9 +47,7 @@ def run(
     argv: Sequence[str], *, env: dict[str, str] | None = None, namespace: int | None = None, check: bool = True
 ) -> str:
     """Run a command that is not timed and return its output."""
-    done = subprocess.run(
-        argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=enter(namespace)
-    )
+    done = subprocess.run(argv, env=env, stdin=nothing.fd, capture_output=True, text=True, preexec_fn=enter(namespace))
     if check and done.returncode != 0:
         raise CommandFailedError(f"{' '.join(argv)}: {done.returncode}: {' '.join(done.stderr.split())[-400:]}")
     return done.stdout
@@ -45,9 +59,9 @@ def milliseconds(argv: Sequence[str], *, env: dict[str, str] | None = None, name
     code = subprocess.run(
         argv,
         env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdin=nothing.fd,
+        stdout=nothing.fd,
+        stderr=nothing.fd,
         preexec_fn=enter(namespace),
     ).returncode
     took = (time.perf_counter() - begin) * 1e3
