@@ -73,6 +73,8 @@ def _rows(key: str, limit: Limit, config: Mapping[str, str], host: Host) -> Iter
     files = limit.v2 if unified else limit.v1
     if not files:
         raise UnsupportedError(f"`{key}` cannot be enforced here: {limit.absent}", hint=BEST_EFFORT)
+    if not limit.controller:
+        _check_raw(ask)
     for file in files:
         value = file.make(ask)
         if value is None:
@@ -92,6 +94,20 @@ def _rows(key: str, limit: Limit, config: Mapping[str, str], host: Host) -> Iter
             continue
         for setting in _settings(name, value):
             yield _file(hierarchy, name, setting)
+
+
+SIZES = ("memory.", "hugetlb.")
+FLAGS = ("memory.oom.group", "memory.zswap.writeback")
+"""Files of these controllers that say no size."""
+
+
+def _check_raw(ask: Ask) -> None:
+    """Raises SpecError for what no kernel takes as a size or a number."""
+    sized = ask.suffix.startswith(SIZES) and ask.suffix not in FLAGS
+    digits = ask.value[:-1] if sized and ask.value[-1:].upper() in "KMGTPE" else ask.value
+    if (sized or ask.suffix == "pids.max") and ask.value != "max" and not digits.isdecimal():
+        units = ", perhaps with K, M, G or T," if sized else ""
+        raise SpecError(f"`{ask.key}`: `{ask.value}` is not what the kernel takes: a number{units} or `max`")
 
 
 def where(key: str, controller: str, v1: str, host: Host) -> str:

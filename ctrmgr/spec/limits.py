@@ -108,15 +108,6 @@ class Limit(Key):
 
 
 def _given(ask: Ask) -> str:
-    digits = ask.value[:-1] if ask.suffix.startswith(SIZES) and ask.value[-1:].upper() in "KMGTPE" else ask.value
-    if (
-        ask.suffix.startswith((*SIZES, "pids.max"))
-        and ask.suffix not in FLAGS
-        and ask.value != "max"
-        and not digits.isdecimal()
-    ):
-        units = ", perhaps with K, M, G or T," if ask.suffix.startswith(SIZES) else ""
-        raise SpecError(f"`{ask.key}`: `{ask.value}` is not what the kernel takes: a number{units} or `max`")
     return ask.value
 
 
@@ -209,22 +200,16 @@ def _shares(ask: Ask) -> str:
 
 def _quota(ask: Ask) -> tuple[int, int] | None:
     used, slash, whole = ask.value.partition("/")
-    return (values.milliseconds(used) * 1000, values.milliseconds(whole) * 1000) if slash else None
-
-
-def _possible(ask: Ask) -> tuple[int, int] | None:
-    quota = _quota(ask)
-    if quota and quota[0] > quota[1] * len(ask.host.cpus):
-        period = quota[1] // 1000
-        raise HostError(
-            f"`{ask.key}`: this host has {len(ask.host.cpus)} CPUs: {period * len(ask.host.cpus)}ms/{period}ms is all of them",
-            hint="a quota above that would limit nothing",
-        )
-    return quota
+    if not slash:
+        return None
+    quota, period, count = values.milliseconds(used), values.milliseconds(whole), len(ask.host.cpus)
+    if quota > period * count:
+        raise HostError(f"`{ask.key}`: this host has {count} CPUs: {period * count}ms/{period}ms is all of them")
+    return quota * 1000, period * 1000
 
 
 def _cpu_max(ask: Ask) -> str | None:
-    quota = _possible(ask)
+    quota = _quota(ask)
     return f"{quota[0]} {quota[1]}" if quota else None
 
 
@@ -234,7 +219,7 @@ def _cfs_period(ask: Ask) -> str | None:
 
 
 def _cfs_quota(ask: Ask) -> str | None:
-    quota = _possible(ask)
+    quota = _quota(ask)
     return str(quota[0]) if quota else None
 
 
@@ -369,9 +354,6 @@ def is_unified(suffix: str) -> bool:
     return hugetlb(suffix) in UNIFIED_FILES
 
 
-SIZES = ("memory.", "hugetlb.")
-FLAGS = ("memory.oom.group", "memory.zswap.writeback")
-"""Files of these controllers that say no size."""
 PAGES = {"64KB": 1 << 16, "1MB": 1 << 20, "2MB": 1 << 21, "1GB": 1 << 30}
 WEIGHTS = "no block scheduler with weights (bfq, or io.cost) is in use"
 SWAP = (

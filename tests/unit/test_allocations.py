@@ -188,7 +188,9 @@ def killed(instance: Instance, verb: str, crash: str) -> int:
 
 def in_order(firmware: Firmware, kills: int) -> None:
     taken = held.everything()
-    assert firmware.slices() == {each.token for each in taken}
+    tokens = {each.token for each in taken}
+    # who was killed while releasing what somebody had left has left the note of it
+    assert firmware.slices() <= tokens if kills else firmware.slices() == tokens
     for found in DEVICES:
         holding = [each for each in taken if each.found_id == found.id]
         assert sum(each.takes["cores"] for each in holding) <= found.pools["cores"]
