@@ -302,7 +302,20 @@ static void to_null(int fd)
 		close(null);
 }
 
-/* Away from whoever called: no terminal, no descriptors of his, nobody's child but init's. */
+/* Those of the host's init, as far as the hard ones of the caller can be left: his soft ones are for him. */
+static void take_limits(void)
+{
+	for (int i = 0; i < RLIM_NLIMITS; i++) {
+		struct rlimit limit;
+
+		if (!prlimit(1, i, NULL, &limit) && setrlimit(i, &limit) && !getrlimit(i, &limit)) {
+			limit.rlim_cur = limit.rlim_max;
+			setrlimit(i, &limit);
+		}
+	}
+}
+
+/* Away from whoever called: no terminal, no descriptors or limits of his, nobody's child but init's. */
 static void detach_from_caller(void)
 {
 	if (fork() != 0)
@@ -313,6 +326,7 @@ static void detach_from_caller(void)
 	syscall(SYS_close_range, FD_REPORT + 1, ~0u, 0);
 	(void)!chdir("/");
 	umask(022);
+	take_limits();
 }
 
 static void initialise(struct monitor *m)

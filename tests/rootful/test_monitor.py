@@ -7,6 +7,7 @@ import errno
 import os
 import pty
 import re
+import resource
 import signal
 import socket
 import stat
@@ -191,6 +192,25 @@ def test_it_survives_whoever_started_it(ctr: Ctr) -> None:
     assert not [path for path in open_files if "/dev/pts/" in path and path != "/dev/pts/ptmx"], open_files
     os.kill(monitor, signal.SIGHUP)
     assert ctr("exec", "c1", "echo", "alive").stdout == "alive\n"
+
+
+def test_limits_of_whoever_started_it_are_not_its_own(ctr: Ctr) -> None:
+    """Who may have few files open, or little time, has an instance that lives and can be stopped."""
+    low = {resource.RLIMIT_NOFILE: 32, resource.RLIMIT_CPU: 20, resource.RLIMIT_FSIZE: 1 << 20}
+    before = {limit: resource.getrlimit(limit) for limit in low}
+    ctr("create", *LAUNCH[1:], "c1")
+    for limit, soft in low.items():
+        resource.setrlimit(limit, (soft, before[limit][1]))
+    try:
+        ctr("start", "c1")
+    finally:
+        for limit, both in before.items():
+            resource.setrlimit(limit, both)
+    monitor = int(state(ctr)["monitor"])
+    for limit, (_, most) in before.items():
+        wanted = resource.prlimit(1, limit)[0]
+        assert resource.prlimit(monitor, limit)[0] in (wanted, most), limit
+    ctr("stop", "c1", "--force")
 
 
 def test_killed_it_takes_init_along_and_the_next_start_takes_over(plan: Plan) -> None:
