@@ -212,9 +212,9 @@ def _alone(divides: bool) -> AbstractContextManager[None]:
     """Whoever makes or ends partitions is the only one of the machine meanwhile; until it is made nobody else looks what is left."""
     if not divides:
         return _Nothing()
-    from ctrmgr.backend import partitions
+    from ctrmgr.backend import machine_lock
 
-    return partitions.locked()
+    return machine_lock.taken()
 
 
 def _mend_partitions() -> None:

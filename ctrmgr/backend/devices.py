@@ -16,6 +16,7 @@ from ctrmgr.kernel import control
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from ctrmgr.backend import placement
     from ctrmgr.backend.held import Held
@@ -187,8 +188,13 @@ def give(
             added = _recorded(own, device, canonical, plan, rows)
             crash("attach-recorded")
         if running:
-            _hold(name, device, rows)
-            _bring(name, device, rows, opened)
+            if any(row[0] == "lease" and row[3].startswith(leases.KEEPS) for row in rows):
+                with _alone():
+                    _hold(name, device, rows)
+                    _bring(name, device, rows, opened)
+            else:
+                _hold(name, device, rows)
+                _bring(name, device, rows, opened)
             if "follows-devices" in words:
                 _follow(own, device, rows, added)
     except BaseException:
@@ -291,6 +297,13 @@ def _do_hooks(name: str, device: str, rows: list[list[str]], made: Callable[[], 
         control.ask(record.run_home(name), control.DETACH, name=device)
         repair.lift(name, rows, device)
         raise
+
+
+def _alone() -> AbstractContextManager[None]:
+    """Until it is written where others see it what is kept for this instance."""
+    from ctrmgr.backend import machine_lock
+
+    return machine_lock.taken()
 
 
 def _hold(name: str, device: str, rows: list[list[str]]) -> None:

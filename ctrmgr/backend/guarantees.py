@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Guarantees of GPU memory: all that instances of this machine are promised of one GPU must be there at once. Cold.
 
+What other users' instances are promised is seen where the kernel or NVIDIA's driver has it; from the look at it until one's own is
+there, too, nobody else of the machine looks.
+
 A guarantee is a lease `memory:SUBJECT keeps:BYTES:CAPACITY …`, so that it is given back as leases are. One GPU has one limit for an
 instance, whichever of its devices brings it: what an instance has several leases of counts once, and while the amount changes the
 larger one counts.
@@ -12,7 +15,7 @@ import os
 from contextlib import contextmanager
 
 from ctrmgr import state
-from ctrmgr.backend import leases, pools, record
+from ctrmgr.backend import leases, machine_lock, pools, record
 from ctrmgr.backend.repair import crash
 from ctrmgr.errors import ConflictError, CtrmgrError, UnsupportedError
 from ctrmgr.host import cgroup, sysfs
@@ -134,9 +137,10 @@ def promised(instance: str, old: Rows, new: Rows) -> Iterator[None]:
         yield
         return
     try:
-        leases.take(instance, wanted, beside=True)
-        crash("config-promised")
-        yield
+        with machine_lock.taken():
+            leases.take(instance, wanted, beside=True)
+            crash("config-promised")
+            yield
     except BaseException:
         _settle(instance, old)
         raise

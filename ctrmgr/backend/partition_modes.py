@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr import partition as back_ends
-from ctrmgr.backend import catalog, held, leases, partitions
+from ctrmgr.backend import catalog, held, leases, machine_lock, partitions
 from ctrmgr.errors import ConflictError, NotFoundError, SpecError, UnsupportedError
 
 
@@ -40,7 +40,7 @@ def switch(device: str, wanted: str, *, dry_run: bool = False) -> str | None:
     """Take a device into a mode: None when it is in it already, "" when it is in it now, and otherwise when it will be. Raises what
     `mode` does, SpecError for no mode of it, ConflictError when anybody has it, a part of it or a device whose mode is the same one,
     HostError."""
-    with partitions.locked():
+    with machine_lock.taken():
         partitions.mend()
         maker, now = _switchable(device)
         modes = maker.modes(device)

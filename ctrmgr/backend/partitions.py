@@ -8,12 +8,10 @@ that a lock of the whole machine is held from the look at it until the partition
 from __future__ import annotations
 
 import os
-import time
-from contextlib import contextmanager
 
 from ctrmgr import partition as back_ends
 from ctrmgr import state
-from ctrmgr.backend import leases, pools, record, repair
+from ctrmgr.backend import leases, machine_lock, pools, record, repair
 from ctrmgr.backend.held import NAMED, Held, everything, lines, of
 from ctrmgr.devices import driver, fields, request
 from ctrmgr.devices import rows as parts
@@ -25,51 +23,13 @@ from ctrmgr.plugins import call, registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ctrmgr.backend.allocations import Request
 
     Rows = list[list[str]]
 
-LOCK = "/sys/devices"
-"""Everybody may open it, nobody can remove it, and no container has the host's: what is locked on it is locked on the machine."""
-PATIENCE = 30.0
-"""Seconds to wait for other commands that make partitions."""
 BOOT = "/proc/sys/kernel/random/boot_id"
-
-_depth = 0
-
-
-@contextmanager
-def locked() -> Iterator[None]:
-    """Nobody else of this machine makes or ends a partition meanwhile. Raises ConflictError when somebody is at it for too long."""
-    global _depth
-    if _depth:  # who has the lock may take it again
-        yield
-        return
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            lock = state.Lock(LOCK, wait=False).__enter__()
-            break
-        except FileNotFoundError:
-            raise HostError(
-                f"`{LOCK}` is not there, and without it no other user is kept out", hint="mount /sys"
-            ) from None
-        except ConflictError:
-            if time.monotonic() > deadline:
-                raise ConflictError(
-                    f"another command has been making or ending partitions for {PATIENCE:g} seconds",
-                    hint=f"`fuser {LOCK}` says which",
-                ) from None
-            time.sleep(0.02)
-    _depth += 1
-    try:
-        yield
-    finally:
-        _depth -= 1
-        lock.__exit__(None, None, None)
-
 
 # What can be divided
 
@@ -301,7 +261,7 @@ def create(name: str, device: str, sizes: str, kind: str = "") -> Held:
     from ctrmgr.backend import allocations
 
     asked = Asked(sizes)
-    with locked():
+    with machine_lock.taken():
         mend()
         held = Held(NAMED, name)
         if os.path.exists(held.path):
@@ -332,7 +292,7 @@ def delete(name: str) -> None:
     """End a partition that has a name. Raises NotFoundError, ConflictError when an instance has it, HelperError."""
     from ctrmgr.backend import allocations
 
-    with locked():
+    with machine_lock.taken():
         half = name in of(NAMED)
         mend()
         held = of(NAMED).get(name)

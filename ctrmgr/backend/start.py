@@ -32,6 +32,18 @@ def start(name: str) -> None:
     state.make_dir(state.run_dir())
     if not os.path.exists(f"{path}/plan"):
         replan(name)
+    with open(f"{path}/plan", "rb") as file:
+        data = file.read()
+    if b"\tkeeps:" in data or b"memory.reserve" in data:
+        from ctrmgr.backend import machine_lock
+
+        with machine_lock.taken():  # until it is written where others see it what is kept for this instance
+            _start(name, path, run)
+    else:
+        _start(name, path, run)
+
+
+def _start(name: str, path: str, run: str) -> None:
     try:
         _devices(name)
     except BaseException:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from ctrmgr import state
+from ctrmgr.backend import machine_lock
 from tests import nvml
 from tests.conftest import Ctr
 
@@ -179,3 +182,9 @@ def test_what_is_promised_to_another_is_not_there(gpu: Gpu) -> None:
     ctr("start", "c2")
     assert gpu.state.read_text().splitlines()[-1].endswith(f"/c2 {25 * MIB} {NONE}")
     assert "`c2` has 25MiB" in ctr("start", "c1", code=4).stderr
+    ctr("stop", "c2", "--force")
+    with state.Lock(machine_lock.LOCK):  # another user counts, whose instance is not seen yet
+        waiting = ctr.popen("start", "c2")
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(0.4)
+    assert waiting.wait(60) == 0

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ctrmgr import partition as back_ends
 from ctrmgr import state
-from ctrmgr.backend import allocations, held, partitions, record
+from ctrmgr.backend import allocations, held, machine_lock, partitions, record
 from ctrmgr.devices import partition
 from ctrmgr.devices.partition import Asked
 from ctrmgr.devices.plugin import Allocation, ContainerEdits, DeviceNode, Found, Partition
@@ -96,7 +96,7 @@ def machine() -> Iterator[tuple[Card, Path]]:
             patch.object(call, "partitions", card.partitions),
             patch.object(call, "prepare", card.prepare),
             patch.object(call, "release", card.release),
-            patch.object(partitions, "LOCK", f"{folder}/lock"),
+            patch.object(machine_lock, "LOCK", f"{folder}/lock"),
             patch.object(
                 partitions, "_boot", lambda: str((folder / "boot").exists() and (folder / "boot").stat().st_size)
             ),
@@ -361,7 +361,7 @@ def test_any_sequence(commands: list[tuple[int, str, str, str, str]]) -> None:
                 if name in user.running:
                     assert user.command("stop", name, "", "") == 0
             with user.books():
-                with partitions.locked():
+                with machine_lock.taken():
                     partitions.mend()
                 for name in list(held.of(held.NAMED)):
                     partitions.delete(name)
@@ -408,17 +408,17 @@ def test_the_lock(tmp_path: Path) -> None:
     with machine() as (_, folder):
         with (
             state.Lock(str(folder / "lock")),
-            patch.object(partitions, "PATIENCE", 0.1),
-            pytest.raises(ConflictError, match="another command has been making or ending partitions"),
-            partitions.locked(),
+            patch.object(machine_lock, "PATIENCE", 0.1),
+            pytest.raises(ConflictError, match="another command has been giving out parts or memory"),
+            machine_lock.taken(),
         ):
             pass
-        with partitions.locked(), partitions.locked():
+        with machine_lock.taken(), machine_lock.taken():
             assert state.is_locked(str(folder / "lock"))
         assert not state.is_locked(str(folder / "lock"))
         with (
-            patch.object(partitions, "LOCK", f"{tmp_path}/none"),
+            patch.object(machine_lock, "LOCK", f"{tmp_path}/none"),
             pytest.raises(HostError, match="is not there"),
-            partitions.locked(),
+            machine_lock.taken(),
         ):
             pass
