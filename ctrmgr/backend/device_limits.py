@@ -48,6 +48,56 @@ class Limited:
             lift(self.name, self.rows)
 
 
+class Noted:
+    """Written down: the limits of a device that is about to be there for this run only, and is in no plan.
+
+    Raises ConflictError when one of its name is there, HostError.
+    """
+
+    __slots__ = ("device", "name")
+
+    def __init__(self, name: str, device: str, rows: Rows) -> None:
+        self.name, self.device = name, device
+        there = noted(name)
+        if any(row[1] == device for row in there):
+            raise ConflictError(
+                f"`{name}` has a device `{device}` already", hint="detach it first, or choose another name"
+            )
+        state.make_dir(os.path.dirname(record.notes(name)), 0o700)
+        state.write_flat(record.notes(name), [*there, *(row for row in rows if row[0] in LIMITS)])
+
+    def drop(self) -> None:
+        forget(self.name, self.device)
+
+    def finish(self) -> None:
+        """It stays."""
+
+
+def noted(name: str) -> list[list[str]]:
+    try:
+        return state.read_flat(record.notes(name))
+    except FileNotFoundError:
+        return []
+
+
+def forget(name: str, device: str) -> None:
+    """A device that was there for this run only is gone."""
+    others = [row for row in noted(name) if row[1] != device]
+    if others:
+        state.write_flat(record.notes(name), others)
+    else:
+        state.unlink(record.notes(name))
+
+
+def mend(name: str, plan: Rows) -> None:
+    """Take back the limits of devices that are not there: a killed command did not bring them any more, or took them away."""
+    rows = noted(name)
+    there = {part.name for part in control.ask(record.run_home(name), control.DEVICES).devices()}
+    for device in {row[1] for row in rows} - there:
+        lift(name, alone([*plan, *rows], device))
+        forget(name, device)
+
+
 def lift(name: str, rows: Rows) -> None:
     """Take back the limits of a device. Nobody minds when its disk is gone altogether."""
     for row in rows:

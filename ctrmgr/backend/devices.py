@@ -16,9 +16,9 @@ from ctrmgr.kernel import control
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from ctrmgr.backend import placement
+    from ctrmgr.backend.device_limits import Noted
     from ctrmgr.backend.held import Held
 
     Say = Callable[[str], None] | None
@@ -174,7 +174,7 @@ def give(
     opened: list[tuple[list[str], int]] = []
     asks = any(row[0] == "request" for row in rows)
     given = _given(name, rows, running, volatile) if asks else None
-    added: record.Added | placement.Added | None = None
+    added: record.Added | placement.Added | Noted | None = None
     try:
         rows = [*rows, *(given.rows if given else ())]
         if not words.union(row[0] for row in rows).isdisjoint(("gpu-default", "@gpu")):
@@ -184,19 +184,14 @@ def give(
         rows = _beside(name, rows, there, running)
         if given or not asks:
             _open_all(device, rows, opened, running)
-        if not volatile:
-            added = _recorded(own, device, canonical, plan, rows)
-            crash("attach-recorded")
+        added = _noted(name, device, rows) if volatile else _recorded(own, device, canonical, plan, rows)
+        crash("attach-recorded")
         if running:
-            if any(row[0] == "lease" and row[3].startswith(leases.KEEPS) for row in rows):
-                with _alone():
-                    _hold(name, device, rows)
-                    _bring(name, device, rows, opened)
-            else:
-                _hold(name, device, rows)
-                _bring(name, device, rows, opened)
+            _come(name, device, rows, opened)
             if "follows-devices" in words:
-                _follow(own, device, rows, added)
+                from ctrmgr.backend import placement
+
+                placement.follow(own, added, lambda: _take_away(name, device, rows))
     except BaseException:
         if added:
             added.drop()
@@ -217,6 +212,18 @@ def give(
         for reason in limits.left_out(rows):
             say(reason)
     return running
+
+
+def _come(name: str, device: str, rows: list[list[str]], opened: list[tuple[list[str], int]]) -> None:
+    if any(row[0] == "lease" and row[3].startswith(leases.KEEPS) for row in rows):
+        from ctrmgr.backend import machine_lock
+
+        with machine_lock.taken():  # until it is written where others see it what is kept for this instance
+            _hold(name, device, rows)
+            _bring(name, device, rows, opened)
+    else:
+        _hold(name, device, rows)
+        _bring(name, device, rows, opened)
 
 
 def _bring(name: str, device: str, rows: list[list[str]], opened: list[tuple[list[str], int]]) -> None:
@@ -261,20 +268,13 @@ def _recorded(
     return placement.Added(own, device, canonical, plan, rows)
 
 
-def _follow(
-    own: record.Record, device: str, rows: list[list[str]], added: record.Added | placement.Added | None
-) -> None:
-    """The CPUs and memory, to where the devices are now; also one that is in no plan."""
-    from ctrmgr.backend import placement
+def _noted(name: str, device: str, rows: list[list[str]]) -> Noted | None:
+    """What is known of a device that is there for this run only."""
+    if not any(row[0] in ("device-limit", "gpu-limit") for row in rows):
+        return None
+    from ctrmgr.backend import device_limits
 
-    try:
-        if isinstance(added, placement.Added):
-            added.move()
-        else:
-            placement.came(own)
-    except BaseException:
-        _take_away(own.name, device, rows)
-        raise
+    return device_limits.Noted(name, device, rows)
 
 
 def _take_away(name: str, device: str, rows: list[list[str]]) -> None:
@@ -297,13 +297,6 @@ def _do_hooks(name: str, device: str, rows: list[list[str]], made: Callable[[], 
         control.ask(record.run_home(name), control.DETACH, name=device)
         repair.lift(name, rows, device)
         raise
-
-
-def _alone() -> AbstractContextManager[None]:
-    """Until it is written where others see it what is kept for this instance."""
-    from ctrmgr.backend import machine_lock
-
-    return machine_lock.taken()
 
 
 def _hold(name: str, device: str, rows: list[list[str]]) -> None:

@@ -7,7 +7,7 @@ import os
 import time
 
 from ctrmgr import state
-from ctrmgr.backend import limits, parameters, record, repair, usage
+from ctrmgr.backend import device_limits, limits, parameters, record, repair, usage
 from ctrmgr.errors import CtrmgrError
 from ctrmgr.host import lsm
 from ctrmgr.host.cgroup import UNIFIED
@@ -117,6 +117,7 @@ def _running(own: record.Record, plan: Sequence[Sequence[str]]) -> dict[str, obj
         ],
         "open-fds": _open_fds(*reply.open_fds()),
     }
+    plan = [*plan, *device_limits.noted(own.name)]
     found["limits"] = [*limits.read(plan), *parameters.read(own, plan, init)]
     found["gpus"] = _gpus(own.name)
     found["processes"] = _processes(plan)

@@ -78,6 +78,7 @@ def _stop(name: str, timeout: float | None, force: bool) -> None:
         os.rmdir(run)
     except OSError:
         repair.end_run(name)
+    state.unlink(record.notes(name))
     if noted:
         repair.restore(name)
 

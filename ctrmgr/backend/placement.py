@@ -15,7 +15,7 @@ from ctrmgr.plan import instance, limits, numa
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     Rows = Sequence[Sequence[str]]
 
@@ -46,6 +46,18 @@ class Added:
 
     def drop(self) -> None:
         record.drop(self.record.path)
+
+
+def follow(own: record.Record, added: object, undo: Callable[[], None]) -> None:
+    """To where the devices are, now that one has come, also one that is in no plan. Raises HostError; then it was taken away by `undo`."""
+    try:
+        if isinstance(added, Added):
+            added.move()
+        else:
+            came(own)
+    except BaseException:
+        undo()
+        raise
 
 
 def left(name: str, plan: Rows, device: str) -> tuple[list[list[str]], str]:

@@ -48,6 +48,11 @@ def run_home(name: str) -> str:
     return f"{state.run_dir()}/{name}"
 
 
+def notes(name: str) -> str:
+    """The file with limits of devices that are there for this run only."""
+    return f"{state.run_dir()}/.limits/{name}"
+
+
 def is_running(name: str) -> bool:
     """Whether the instance has a living monitor."""
     return state.is_locked(f"{run_home(name)}/state")

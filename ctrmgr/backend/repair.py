@@ -51,10 +51,13 @@ def has_allocations(name: str) -> bool:
 
 def lift(name: str, plan: Sequence[Sequence[str]], device: str) -> None:
     """Take back the limits of a device that has gone."""
-    if any(row[0] in ("device-limit", "gpu-limit") for row in plan):
+    noted = os.path.exists(record.notes(name))
+    if noted or any(row[0] in ("device-limit", "gpu-limit") for row in plan):
         from ctrmgr.backend import device_limits
 
-        device_limits.lift(name, device_limits.alone(plan, device))
+        device_limits.lift(name, device_limits.alone([*plan, *device_limits.noted(name)], device))
+        if noted:
+            device_limits.forget(name, device)
     guids(name, running=True)
 
 
@@ -101,6 +104,10 @@ def instance(name: str) -> bool:
         if os.path.exists(run):
             end_run(name)
         restore(name)
+    elif os.path.exists(record.notes(name)):
+        from ctrmgr.backend import device_limits
+
+        device_limits.mend(name, record.read_plan(path))
     guids(name, running=running)
     if has_allocations(name):
         from ctrmgr.backend import allocations
@@ -123,6 +130,7 @@ def restore(name: str) -> None:
         from ctrmgr.backend import gpu_limits
 
         gpu_limits.restore(name)
+    state.unlink(record.notes(name))
 
 
 def end_run(name: str) -> None:

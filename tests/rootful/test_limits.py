@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrmgr.host import cgroup
 from ctrmgr.host.machine import Host
 from ctrmgr.spec import values
 from tests.conftest import Ctr
@@ -231,6 +233,31 @@ def test_disk_limits_of_an_instance_that_began_without(ctr: Ctr, disks: list[str
     launch(ctr)
     ctr("attach-device", "c1", "d", "type=unix-block", f"source={disks[0]}", "path=/dev/d", "limits.read=4MiB")
     assert 0.75 < seconds(ctr, "c1", "d", 16) < 6
+
+
+def test_limits_of_a_device_for_this_run_only(ctr: Ctr, disks: list[str]) -> None:
+    """They are in no plan, and known all the same: shown, and taken back with the device, also when its command was killed."""
+    launch(ctr)
+    keys = ("c1", "d", "type=unix-block", f"source={disks[0]}", "path=/dev/d")
+    limited = ("attach-device", "--volatile", *keys, "limits.read=4MiB")
+    ctr(*limited)
+    (limit,) = limits(ctr).values()
+    assert limit["key"] == "d.limits.read" and limit["enforced"] is True
+    host = cgroup.read()
+    top = {**host.v1, cgroup.UNIFIED: host.unified}[str(limit["hierarchy"])]
+    file = Path(f"{top}/{ctr.env['CTRMGR_CGROUP_PARENT']}/c1/{limit['file']}")
+    assert "already" in ctr(*limited, code=4).stderr
+    assert str(4 << 20) in file.read_text()
+    ctr("detach-device", "c1", "d")
+    assert limits(ctr) == {} and str(4 << 20) not in file.read_text()
+    for step in ("attach-recorded", "attach-leased"):
+        ctr(*limited, code=-signal.SIGKILL, env={"CTRMGR_CRASH_AT": step})
+        ctr("attach-device", *keys)
+        assert limits(ctr) == {}
+        ctr("detach-device", "c1", "d")
+    ctr(*limited)
+    ctr("restart", "c1")
+    assert limits(ctr) == {} and not os.listdir(ctr.folder / "run/.limits")
 
 
 @pytest.mark.parametrize("value", ["balanced", "devices"])
