@@ -87,13 +87,13 @@ def test_a_device_of_another_machines_specification(https: Remote) -> None:
 
 @pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_profiles_that_come_along(https: Remote) -> None:
-    """As the server would get it, or one error with all that it cannot do."""
+    """As the server would get it, or an error with all that it cannot do."""
     wanted = https("launch", "tiny", "host:c1", "-p", "default", "-p", "usb-phone", "-p", "fuse", "--dry-run").stdout
     assert "vendorid: '1004'" in wanted and "source: /dev/fuse" in wanted
     words = ("-p", "gpu-slice", "-p", "host-network", "-p", "block-scratch")
     refused = https("launch", "tiny", "host:c1", *words, code=5).stderr
-    assert refused.startswith("error: `host` cannot do `gpu`: ") and refused.count("error: ") == 1
-    assert "\n`eth0.nictype`: " in refused and "\n`scratch.lease`: " in refused
+    assert refused.startswith("error: `host` cannot do `gpu`: ") and refused.count("error: ") == 3
+    assert "\nerror: `eth0.nictype`: " in refused and "\nerror: `scratch.lease`: " in refused
     without = https("launch", "tiny", "host:c1", "-p", "default", "-p", "desktop-gui", "--ignore-unsupported")
     assert "`sound` was left out: it has no API extension" in without.stderr
     https("delete", "--force", "host:c1")

@@ -157,7 +157,9 @@ def goes(adapters: Adapters, ctr: Ctr, last: int = 0) -> list[str]:
 def test_killed_between_any_two_steps(ctr: Ctr, adapters: Adapters, host_snapshot: Snapshot) -> None:
     """Then the next command, which is another start, finds the instance as after any end of it: with what it asks for, and no more. So does
     its monitor, when the instance restarts itself."""
-    ctr("create", "builtin:busybox", "c1", "-p", "no-network")
+    ctr("launch", "builtin:busybox", "c1", "-p", "no-network")
+    ctr("stop", "--force", "c1")
+    settle()
     before = host_snapshot()
     for which in (0, 1):
         adapters.add(which)
