@@ -313,7 +313,8 @@ ESCAPE, LEAVE = 1, ord("q")
 
 AWAKE_SECONDS, QUIET_SECONDS, SILENT_SECONDS = 0.5, 0.2, 2.0
 """A server throws away what comes before its own program is at the console, and what that has not read when we go."""
-REFUSED = b"Failed running forkconsole"
+REFUSED, ENDED = b"Failed running forkconsole", b"is not running"
+"""What LXD types when its own program could not get to the console; the instance may have been stopped just then."""
 TAKEN = "somebody is at its console already"
 
 
@@ -393,11 +394,11 @@ def console(server: Server, name: str, streams: Streams | None = None) -> bool:
     width, height = _size()
     asked = {"width": width, "height": height, "type": "console"}
     streams = streams or Streams()
-    write, refused = streams.write, False
+    write, refused = streams.write, b""
 
     def watched(fd: int, data: bytes) -> None:
         nonlocal refused
-        refused = refused or REFUSED in data
+        refused = refused or (data if REFUSED in data else b"")
         if not refused:
             write(fd, data)
 
@@ -418,7 +419,7 @@ def console(server: Server, name: str, streams: Streams | None = None) -> bool:
     finally:
         for each in sockets.values():
             each.drop()
-    if refused:
+    if refused and ENDED not in refused:
         raise ConflictError(TAKEN)
     return sitting.shown
 
