@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from ctrmgr.remote.wire import CONNECT_SECONDS
-from tests.remote.daemons import PATIENCE, Remote, tiny_image
+from tests.remote.daemons import PATIENCE, Remote, at_a_console, tiny_image
 from tests.remote.middle import Middle
 
 
@@ -249,6 +249,10 @@ def test_files(unix: Remote, middle: Middle, tmp_path: Path) -> None:
 
 def test_console(unix: Remote, middle: Middle) -> None:
     """The server goes away under it, and then the instance: an error, and an end; the terminal is as it was."""
+    at_a_console(unix, lambda: _console(unix, middle))
+
+
+def _console(unix: Remote, middle: Middle) -> None:
     assert "no instance `host:c1`" in unix("console", "host:c1", code=3).stderr
     unix("launch", "tiny", "host:c1")
     for act, code, said in (("cut", 6, b"`far` went away"), ("stop", 0, b"ctrl-a q leaves it")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import time
 import pytest
 
 from tests.conftest import Ctr
-from tests.remote.daemons import PATIENCE, Remote
+from tests.remote.daemons import PATIENCE, Remote, at_a_console
 
 
 @pytest.fixture
@@ -302,6 +303,10 @@ def test_pylxd_for_programs(unix: Remote) -> None:
 
 def test_console(unix: Remote) -> None:
     """What is written to it is seen, what is typed goes there; ctrl-a q leaves it, and so does the end of the input."""
+    at_a_console(unix, lambda: _console(unix))
+
+
+def _console(unix: Remote) -> None:
     unix("create", "tiny", "host:c1")
     assert "is not running" in unix("console", "host:c1", code=4).stderr
     unix("start", "host:c1")
@@ -333,8 +338,8 @@ def test_console(unix: Remote) -> None:
     unix("exec", "host:c1", "--", "stty", "-F", "/dev/console", "echo")
     piped = unix("console", "host:c1", stdin="piped\n")
     assert "piped" in piped.stdout and "shown nothing" not in piped.stderr
-    # when somebody leaves, servers type a terminal's reset
-    assert reader.communicate(timeout=PATIENCE)[0].replace(b"\x1bc", b"") == b"a secret\npiped\n"
+    # when somebody leaves, servers type a terminal's reset, of which not all may get there
+    assert re.sub(rb"\x1bc?", b"", reader.communicate(timeout=PATIENCE)[0]) == b"a secret\npiped\n"
 
 
 def test_places(both: Ctr) -> None:
