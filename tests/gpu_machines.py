@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from ctrmgr import partition as back_ends
-from ctrmgr.backend import functions, partitions
+from ctrmgr.backend import functions, machine_lock
 from ctrmgr.errors import ConflictError, UnsupportedError
 from ctrmgr.kernel import attribute
 from tests import trees
@@ -210,6 +210,6 @@ def on(tree: Tree, folder: Path) -> Iterator[Tree]:
         patch.object(back_ends, "reasons", lambda kind: reasons(kind, str(tree.root))),
         patch.object(attribute, "write", tree.write),
         patch.object(functions.registry, "sources", dict),
-        patch.object(partitions, "PATIENCE", 2.0),
+        patch.object(machine_lock, "LOCK", str(folder)),  # other tests have the machine's
     ):
         yield tree
