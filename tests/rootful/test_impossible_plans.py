@@ -67,7 +67,7 @@ IMPOSSIBLE = {
     "seccomp\t/dev/null\n": ("read the seccomp filter", errno.EINVAL),
     "uidmap\t0\t1700000000\t10\n": ("map user ids", errno.EINVAL),
     "gidmap\t100000\t1800000000\t10\n": ("map group ids", errno.EINVAL),
-    "uidmap\t100000\t0\t1\n": ("map user ids", errno.EPERM),
+    "uidmap\t100000\t0\t1\n": ("check our own programs", errno.EPERM),
     "layer\t/etc/passwd\n": ("open a layer", errno.ENOTDIR),
     "cgroup-file\tnone\tx.y\t1\n": ("set a limit", errno.ENOENT),
     "cgroup-file\tunified\tother\t1\n": ("write a cgroup file", errno.EINVAL),
