@@ -168,7 +168,7 @@ def give(
     plan = own.plan()
     if volatile and not running:
         raise ConflictError(f"`{name}` is not running", hint="without --volatile the device comes with its next start")
-    there = _others(name, device, own, plan)
+    there = _others(name, device, own, plan, running)
     rows = limited(rows, plan)
     words = {row[0] for row in plan}
     opened: list[tuple[list[str], int]] = []
@@ -324,10 +324,10 @@ def _take_back(given: Held) -> None:
     allocations.drop(given)
 
 
-def _others(name: str, device: str, own: record.Record, plan: list[list[str]]) -> list[list[str]]:
-    """The plan's rows of devices. Raises ConflictError when `device` is among them."""
+def _others(name: str, device: str, own: record.Record, plan: list[list[str]], running: bool) -> list[list[str]]:
+    """The plan's rows of devices. Raises ConflictError when `device` is among them, or is there for this run only."""
     rows = [row for row in plan if row[0] in parts.WORDS]
-    if device in own.devices or any(row[1] == device for row in rows):
+    if device in own.devices or any(row[1] == device for row in rows) or (running and leases.attached(name, device)):
         raise ConflictError(f"`{name}` has a device `{device}` already", hint="detach it first, or choose another name")
     return rows
 

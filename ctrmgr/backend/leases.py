@@ -146,6 +146,14 @@ def elsewhere(link: str, error: NotFoundError) -> CtrmgrError:
     return ConflictError(f"`{link}` is held by {', '.join(map(str, holders))}", hint="detach it there first")
 
 
+def attached(instance: str, device: str) -> bool:
+    """Whether a running instance has a device of this name that is leased, also one that is in no plan."""
+    if not any(lease.instance == instance and lease.device == device for lease in held()):
+        return False
+    there = control.ask(record.run_home(instance), control.DEVICES, timeout=PATIENCE).devices()
+    return any(part.name == device for part in there)
+
+
 def release(instance: str, device: str = "") -> None:
     """Give back all that an instance has, or one device of it has. It needs no lock: what is gone blocks nobody."""
     for lease in held():

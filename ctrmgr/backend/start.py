@@ -38,14 +38,14 @@ def start(name: str) -> None:
         from ctrmgr.backend import machine_lock
 
         with machine_lock.taken():  # until it is written where others see it what is kept for this instance
-            _start(name, path, run)
+            _start(name, path, run, data)
     else:
-        _start(name, path, run)
+        _start(name, path, run, data)
 
 
-def _start(name: str, path: str, run: str) -> None:
+def _start(name: str, path: str, run: str, data: bytes) -> None:
     try:
-        _devices(name)
+        _devices(name, data)
     except BaseException:
         repair.guids(name, running=False)
         leases.release(name)
@@ -97,14 +97,12 @@ def _undo(name: str) -> None:
     _take_back(name)
 
 
-def _devices(name: str) -> None:
+def _devices(name: str, data: bytes) -> None:
     """Make sure that the plan's devices are what they were when it was made, and that the instance may have them.
 
     Raises NotFoundError, HostError or UnsupportedError for a device that cannot be had any more, ConflictError when it is leased.
     """
     path = f"{record.home(name)}/plan"
-    with open(path, "rb") as file:
-        data = file.read()
     if b"\nidentity\t" in data and _is_stale(path):
         _look_again(name, path)
     if b"\nresctrl\t" in data:

@@ -246,8 +246,10 @@ def test_limits_of_a_device_for_this_run_only(ctr: Ctr, disks: list[str]) -> Non
     host = cgroup.read()
     top = {**host.v1, cgroup.UNIFIED: host.unified}[str(limit["hierarchy"])]
     file = Path(f"{top}/{ctr.env['CTRMGR_CGROUP_PARENT']}/c1/{limit['file']}")
-    assert "already" in ctr(*limited, code=4).stderr
-    assert str(4 << 20) in file.read_text()
+    leases = os.listdir(ctr.folder / "run/.leases")
+    for words in (limited, ("attach-device", *keys)):
+        assert "`c1` has a device `d` already" in ctr(*words, code=4).stderr
+    assert str(4 << 20) in file.read_text() and os.listdir(ctr.folder / "run/.leases") == leases != []
     ctr("detach-device", "c1", "d")
     assert limits(ctr) == {} and str(4 << 20) not in file.read_text()
     for step in ("attach-recorded", "attach-leased"):
