@@ -39,7 +39,11 @@ class Emulator:
             os.close(listens)
             os.close(speaks)
         os.waitpid(pid, 0)  # what it left behind is nobody's child
-        number = self._line().removeprefix("pid ")
+        try:
+            number = self._line().removeprefix("pid ")
+        except HelperError:
+            self.close()
+            raise
         self.key = f"{number} {_began(int(number))}"
 
     def go(self) -> list[str]:
