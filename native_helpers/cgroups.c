@@ -353,7 +353,7 @@ void cgroups_kill(struct monitor *m)
 	if (write_at(m->hierarchy[0].dir, "cgroup.kill", "1"))
 		cgroups_each(m, kill_one, NULL);
 	if (m->pidfd >= 0)
-		(void)monitor_signal(m, 9);
+		(void)stop_signal(m, 9);
 }
 
 static int each(int dir, int depth, int (*visit)(pid_t, void *), void *data)

@@ -194,16 +194,6 @@ static int limit(struct monitor *m, const struct ctl_request *r, int mount, stru
 	return cgroups_limit(m, hierarchy, file, value, mount, f);
 }
 
-static void begin_stop(struct monitor *m, const struct ctl_request *r)
-{
-	int64_t wait = r->arg0 > 0 ? r->arg0 : (int64_t)m->plan.stop_timeout * 1000;
-
-	m->stopping = true;
-	write_at(m->hierarchy[0].dir, "cgroup.freeze", "0"); /* a frozen init could not hear us */
-	(void)monitor_signal(m, m->plan.halt_signal);
-	m->stop_at = now_ms() + wait;
-}
-
 /* Returns whether the client is answered now, and not when the instance has ended. */
 static bool carry_out(struct monitor *m, struct client *c, const struct ctl_request *r, const char *text, size_t size,
 		      int fd, struct answer *a)
@@ -232,7 +222,7 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 	case CTL_DEVICES: devices(m, a); break;
 	case CTL_TRACE: c->traces = true; break;
 	case CTL_STOP:
-		begin_stop(m, r);
+		stop_begin(m, r->arg0);
 		c->waits = true;
 		return false;
 	case CTL_KILL:
@@ -244,7 +234,7 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 	case CTL_THAW: failed = cgroups_freeze(m, r->op == CTL_FREEZE, &f); break;
 	case CTL_ENTER: enter(m, a); break;
 	case CTL_SIGNAL:
-		if (monitor_signal(m, r->arg0))
+		if (stop_signal(m, r->arg0))
 			failed = fail(&f, "signal init", "%d", r->arg0);
 		break;
 	case CTL_WAIT: c->waits = true; return false;

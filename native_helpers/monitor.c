@@ -28,14 +28,6 @@ int64_t now_ms(void)
 	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Init is our child and not yet reaped: its number is nobody else's, where a pidfd cannot be signalled. */
-int monitor_signal(const struct monitor *m, int signal)
-{
-	if (!sys_pidfd_send_signal(m->pidfd, signal))
-		return 0;
-	return (errno == ENOSYS || errno == EPERM) && m->init > 0 ? kill(m->init, signal) : -1;
-}
-
 static uint64_t now_ns(void)
 {
 	struct timespec t;
@@ -162,11 +154,8 @@ static void take_signal(struct monitor *m)
 {
 	struct signalfd_siginfo s;
 
-	if (read(m->signals, &s, sizeof(s)) == (ssize_t)sizeof(s) && s.ssi_signo == SIGTERM && !m->stopping) {
-		m->stopping = true; /* the host goes down */
-		(void)monitor_signal(m, m->plan.halt_signal);
-		m->stop_at = now_ms() + (int64_t)m->plan.stop_timeout * 1000;
-	}
+	if (read(m->signals, &s, sizeof(s)) == (ssize_t)sizeof(s) && s.ssi_signo == SIGTERM && !m->stopping)
+		stop_begin(m, 0); /* the host goes down */
 }
 
 /* Nothing on the heap or further down the stack outlives its request: hundreds of monitors wait with what they hold. */
@@ -189,7 +178,7 @@ static bool is_due(int64_t *at)
 
 static int64_t until_due(const struct monitor *m)
 {
-	const int64_t due[] = {m->stop_at, m->look_at, m->join_at, m->console_at};
+	const int64_t due[] = {m->stop_at, m->ask_at, m->look_at, m->join_at, m->console_at};
 	int64_t at = 0, left;
 
 	for (size_t i = 0; i < ARRAY_SIZE(due); i++)
@@ -209,6 +198,8 @@ _Noreturn void monitor_run(struct monitor *m)
 
 		if (is_due(&m->stop_at))
 			cgroups_kill(m);
+		if (is_due(&m->ask_at))
+			stop_ask(m);
 		if (is_due(&m->look_at))
 			hotplug_refresh(m);
 		if (is_due(&m->join_at))

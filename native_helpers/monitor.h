@@ -77,6 +77,7 @@ struct monitor {
 	uint32_t root_uid, root_gid, dead_uid, dead_gid;
 	int exit_status; /* wait(2) status, -1 while init runs */
 	int64_t stop_at; /* CLOCK_MONOTONIC ms at which a polite stop becomes a kill; 0: none */
+	int64_t ask_at;  /* at which init, which did not listen yet, is asked again to end; 0: it was heard */
 	int64_t look_at; /* at which the rules are tried again, because a node was leased to others; 0: none */
 	int64_t join_at, join_after; /* at which those who came late are put into the class, and how long that is after
 					the last time */
@@ -228,4 +229,8 @@ void control_end(struct monitor *m);       /* answers those who wait for the end
 /* monitor.c */
 _Noreturn void monitor_run(struct monitor *m);
 int64_t now_ms(void);
-int monitor_signal(const struct monitor *m, int signal); /* to init */
+
+/* stop.c */
+void stop_begin(struct monitor *m, int timeout_ms); /* 0: the plan's; then it is killed */
+void stop_ask(struct monitor *m);
+int stop_signal(const struct monitor *m, int signal); /* to init */

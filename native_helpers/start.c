@@ -231,7 +231,7 @@ int monitor_start(struct monitor *m, struct failure *f)
 	if (failed == -2)
 		return -1; /* it is somebody else's: touch nothing */
 	if (m->init > 0) {
-		(void)monitor_signal(m, SIGKILL);
+		(void)stop_signal(m, SIGKILL);
 		waitpid(m->init, &status, 0);
 	}
 	monitor_clean(m);

@@ -213,6 +213,15 @@ def test_limits_of_whoever_started_it_are_not_its_own(ctr: Ctr) -> None:
     ctr("stop", "c1", "--force")
 
 
+def test_an_init_that_has_only_just_begun_is_asked_until_it_listens(plan: Plan) -> None:
+    """What pid 1 does not catch yet, the kernel drops: it would be killed only when its time is over."""
+    planned = plan("sleep 0.3; trap 'kill $!; exit 7' TERM; sleep 1000 & wait")
+    planned.start()
+    begin = time.monotonic()
+    assert planned.ask(control.STOP, 20_000).value == 7 << 8
+    assert 0.2 < time.monotonic() - begin < 10
+
+
 def test_killed_it_takes_init_along_and_the_next_start_takes_over(plan: Plan) -> None:
     planned = plan()
     first = planned.start()
