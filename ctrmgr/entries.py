@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20
 FILE, DIRECTORY, SYMLINK = "file", "directory", "symlink"
 HEAD_MAX = 1 << 16
+MADE_UP_MAX = 1 << 16
+"""The size that a file may claim whose bytes are made when they are read."""
+ENDLESS = 64 << 20
+"""Nothing that is made when it is read is larger."""
 
 
 class Entry:
@@ -110,10 +114,24 @@ def _file(path: str, name: str, flags: int) -> Iterator[Entry]:
         if not stat.S_ISREG(status.st_mode):
             raise SpecError(f"`{path}` is no file")
         found = _entry(name, FILE, status)
-        found.data = _blocks(fd, status.st_size, path)
+        if status.st_blocks or status.st_size > MADE_UP_MAX:
+            found.data = _blocks(fd, status.st_size, path)
+        else:
+            found.data = [_all(fd, path)]
+            found.size = len(found.data[0])
         yield found
     finally:
         os.close(fd)
+
+
+def _all(fd: int, path: str) -> bytes:
+    """Of what lies on no disk: files of the kernel's (/proc, /sys) have a size of nothing, or of a page, whatever is in them."""
+    blocks: list[bytes] = []
+    while block := os.read(fd, BLOCK):
+        blocks.append(block)
+        if len(blocks) * BLOCK > ENDLESS and sum(map(len, blocks)) > ENDLESS:
+            raise HostError(f"`{path}` has no end")
+    return b"".join(blocks)
 
 
 def _blocks(fd: int, left: int, path: str) -> Iterator[bytes]:

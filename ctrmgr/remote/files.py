@@ -7,17 +7,24 @@ import os
 
 from ctrmgr import entries
 from ctrmgr.entries import DIRECTORY, FILE, SYMLINK, Entry
-from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError, SpecError
+from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, HostError, NotFoundError, SpecError
 from ctrmgr.remote import instances
 from ctrmgr.remote.body import loads
-from ctrmgr.remote.server import Server, UnknownError, quoted
+from ctrmgr.remote.server import Server, UnknownError, quoted, shown
 from ctrmgr.remote.wire import ANSWER_SECONDS, Answer, GoneError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+FORBIDDEN = 403
 LINKS_MAX = 40
+MADE_UP = ("/proc/", "/sys/", "/dev/")
+"""Where in a running instance files say that they are empty, or a page long, whatever is in them; and device nodes are, to a server,
+empty files."""
+NO_FILE = 65
+READ = f'test -f "$0" || exit {NO_FILE}; exec cat "$0"'
+"""For a shell inside, with the path as its name."""
 
 
 class Found(Entry):
@@ -35,7 +42,10 @@ def _get(server: Server, name: str, path: str) -> Found:
     url = server.url(_url(name), {"path": path})
     (status, headers), body = server.connection.begin("GET", url, timeout=ANSWER_SECONDS)
     if status >= 300:
-        raise _refusal(server, name, path, server.refusal(Answer(status, headers, b"".join(body))))
+        answer = Answer(status, headers, b"".join(body))
+        if status == FORBIDDEN and server.reason(answer) == "Forbidden":  # else it is we who may not
+            raise HostError(f"`{path}` in `{instances.label(server, name)}`: Permission denied")
+        raise _refusal(server, name, path, server.refusal(answer))
     words = {key.partition("-")[2].partition("-")[2]: value for key, value in headers.items() if key.startswith("x-")}
     kind = words.get("type", FILE)
     found = Found(
@@ -86,7 +96,7 @@ def pull(server: Server, name: str, path: str, *, recursive: bool, say: Callable
         raise SpecError(f"`{path}`: too many symlinks")
     if found.kind == DIRECTORY and not recursive:
         raise SpecError(f"`{path}` is a directory", hint="--recursive takes it whole")
-    if found.kind not in (DIRECTORY, FILE):
+    if found.kind not in (DIRECTORY, FILE) or not _seen(server, name, path, found, alone=True):
         raise SpecError(f"`{path}` is neither a file nor a directory")
     yield from _tree(server, name, path, "", found, say)
 
@@ -101,6 +111,60 @@ def _followed(path: str, target: str) -> str:
     return "/" + "/".join(parts)
 
 
+def _seen(server: Server, name: str, path: str, found: Found, *, alone: bool) -> bool:
+    """Read from inside what a server tells wrongly; of files elsewhere, an empty one that is asked for `alone` may be such, too.
+    False: it is no file. Raises ConflictError, BackendError."""
+    sure = path.startswith(MADE_UP)
+    if found.kind != FILE or not (sure or (alone and found.size == 0)):
+        return True
+    if found.size:
+        server.connection.close()  # what it sends ends too early, or never
+    if instances.get(server, name)["status"] == "Stopped":
+        found.data = _get(server, name, path).data  # then it is a file like others
+        return True
+    try:
+        data = _read_inside(server, name, path)
+    except CtrmgrError as error:
+        if sure or isinstance(error, GoneError):
+            raise
+        return True
+    if data is not None:
+        found.data, found.size = [data], len(data)
+    return data is not None
+
+
+def _read_inside(server: Server, name: str, path: str) -> bytes | None:
+    """By the instance's own shell and `cat`; None for what is no file. Raises ConflictError, BackendError."""
+    from ctrmgr.remote import execute
+
+    execute.refuse_if_stopped(server, name)
+    out: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
+
+    def write(fd: int, data: bytes) -> None:
+        out[fd] += data
+        if len(out[fd]) > entries.ENDLESS:
+            raise BackendError(f"`{path}` has no end")
+
+    reason = ""
+    nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        streams = execute.Streams(nothing, write)
+        code = execute.run(server, name, ["sh", "-c", READ, path], env={}, streams=streams)
+    except execute.NotRunError as error:
+        code, reason = error.exit_code, error.message
+    finally:
+        os.close(nothing)
+    if code == NO_FILE:
+        return None
+    if code:
+        reason = reason or out[2].decode(errors="replace").strip().rpartition(": ")[2] or f"`cat` ended with {code}"
+        raise BackendError(
+            f"`{path}` in `{instances.label(server, name)}` cannot be read: {shown(reason)}",
+            hint="servers cannot read such files; a shell and `cat` in the instance do it",
+        )
+    return bytes(out[1])
+
+
 def _tree(server: Server, name: str, top: str, below: str, found: Found, say: Callable[[str], None]) -> Iterator[Entry]:
     found.name = below
     if found.kind == FILE and found.size < 0:
@@ -112,10 +176,11 @@ def _tree(server: Server, name: str, top: str, below: str, found: Found, say: Ca
         path = entries.join(top, inner)
         try:
             each = _get(server, name, path)
+            known = each.kind in (FILE, DIRECTORY, SYMLINK) and _seen(server, name, path, each, alone=False)
         except NotFoundError:
             say(f"`{path}` went away while it was read")
             continue
-        except BackendError as error:
+        except (BackendError, HostError) as error:
             if isinstance(error, GoneError):
                 raise
             # A socket, a fifo, a device node: servers have no name for them and say no.
@@ -123,7 +188,7 @@ def _tree(server: Server, name: str, top: str, below: str, found: Found, say: Ca
             continue
         if each.kind == SYMLINK:
             each.target = _relative(each.target, path, top)
-        if each.kind in (FILE, DIRECTORY, SYMLINK):
+        if known:
             yield from _tree(server, name, top, inner, each, say)
         else:
             say(f"`{path}` was left out: it is neither a file, a directory nor a symlink")

@@ -49,6 +49,27 @@ def test_one_file(unix: Remote, tmp_path: Path) -> None:
     unix("start", "host:c1")
     unix("exec", "host:c1", "--", "ln", "-s", "../etc/motd", "/tmp/link")
     assert unix("file", "pull", "host:c1/tmp/link", "-").stdout == "hello\n"
+    # What servers call empty, or shorter or longer than it is.
+    unix("exec", "host:c1", "--", "sh", "-c", ": >/tmp/empty; ln -s proc /p")
+    assert unix("file", "pull", "host:c1/tmp/empty", "-").stdout == ""
+    release = unix("exec", "host:c1", "--", "cat", "/proc/sys/kernel/osrelease").stdout
+    for path in ("/proc/sys/kernel/osrelease", "/p/sys/kernel/osrelease"):
+        assert unix("file", "pull", f"host:c1{path}", "-").stdout == release
+    unix("file", "pull", "--recursive", "host:c1/sys/kernel/mm/ksm", str(tmp_path / "ksm"))
+    assert (tmp_path / "ksm/run").read_text() == Path("/sys/kernel/mm/ksm/run").read_text()
+    assert "is neither a file" in unix("file", "pull", "host:c1/dev/zero", str(tmp_path / "zero"), code=2).stderr
+    assert (
+        "`/proc/kmsg` in `host:c1`: Permission denied" in unix("file", "pull", "host:c1/proc/kmsg", "-", code=5).stderr
+    )
+    unix("freeze", "host:c1")
+    assert "is frozen" in unix("file", "pull", "host:c1/proc/cpuinfo", str(tmp_path / "cpu"), code=4).stderr
+    unix("unfreeze", "host:c1")
+    unix("exec", "host:c1", "--", "mv", "/bin/sh", "/bin/ash")
+    assert (
+        "run `sh`: No such file" in unix("file", "pull", "host:c1/proc/cpuinfo", str(tmp_path / "cpu"), code=6).stderr
+    )
+    assert unix("file", "pull", "host:c1/tmp/empty", "-").stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "ksm"]
 
 
 @pytest.mark.parametrize("daemon", ["lxd"], indirect=True)

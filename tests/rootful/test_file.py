@@ -65,6 +65,11 @@ def test_one_file(c1: Ctr, tmp_path: Path) -> None:
     assert inside(c1, "stat -c '%a %u %g' /etc/motd; ls /etc/a.txt /etc/b || true").split() == [
         "640", "5", "107", "/etc/a.txt",
     ]  # fmt: skip
+    # Files of the kernel's say that they are empty, or a page long.
+    release = Path("/proc/sys/kernel/osrelease").read_text()
+    assert c1("file", "pull", "c1/proc/sys/kernel/osrelease", "-").stdout == release
+    c1("file", "pull", "--recursive", "c1/sys/kernel/mm/ksm", str(tmp_path / "ksm"))
+    assert (tmp_path / "ksm/run").read_text() == Path("/sys/kernel/mm/ksm/run").read_text()
 
 
 def test_symlinks_stay_inside(c1: Ctr, tmp_path: Path) -> None:
