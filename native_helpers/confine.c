@@ -73,12 +73,26 @@ static int rlimit_row(struct confinement *c, char *const field[], size_t count)
 	return -EINVAL;
 }
 
+static int oom_row(struct confinement *c, char *const field[], size_t count)
+{
+	bool negative = count == 2 && field[1][0] == '-';
+	uint64_t n;
+
+	if (count != 2 || !number(field[1] + negative, 10, &n) || n > 1000)
+		return -EINVAL;
+	c->adjusts_oom = true;
+	c->oom_score_adj = negative ? -(int)n : (int)n;
+	return 1;
+}
+
 int confine_row(struct confinement *c, char *const field[], size_t count)
 {
 	const char *key = field[0];
 
 	if (!strcmp(key, "rlimit"))
 		return rlimit_row(c, field, count);
+	if (!strcmp(key, "oom-score-adj"))
+		return oom_row(c, field, count);
 	if (!strcmp(key, "capabilities"))
 		return count == 2 && number(field[1], 16, &c->capabilities) ? 1 : -EINVAL;
 	if (!strcmp(key, "no-new-privs")) {
@@ -141,6 +155,23 @@ int confine_limits(const struct confinement *c, pid_t pid)
 		if (prlimit(pid, c->rlimits[i].resource, &c->rlimits[i].limit, NULL) < 0)
 			return -errno;
 	return 0;
+}
+
+int confine_oom(const struct confinement *c, int proc, const char *pid)
+{
+	char path[40], text[12];
+	int length = snprintf(text, sizeof(text), "%d", c->oom_score_adj), fd, error = 0;
+
+	if (!c->adjusts_oom)
+		return 0;
+	snprintf(path, sizeof(path), "%.20s/oom_score_adj", pid);
+	fd = openat(proc, path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (write(fd, text, length) < 0)
+		error = -errno;
+	close(fd);
+	return error;
 }
 
 int confine_keyring(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
- * What a process of an instance may not do: resource limits, capability
- * bounding set, LSM label, no-new-privileges and seccomp. Init (the monitor's
+ * What a process of an instance may not do: resource limits (and how likely it is killed when memory
+ * runs out), capability bounding set, LSM label, no-new-privileges and seccomp. Init (the monitor's
  * child) and every command that enters later (ctrmgr-exec) go through these
  * same functions, so that a command never has more rights than init. */
 #pragma once
@@ -23,6 +23,8 @@ struct confinement {
 		struct rlimit limit;
 	} rlimits[RLIM_NLIMITS];
 	size_t rlimit_count;
+	bool adjusts_oom; /* else it has what whoever started it has */
+	int oom_score_adj;
 };
 
 /* A plan without these rows keeps every capability: it says so itself by the mask. */
@@ -42,6 +44,11 @@ void confine_unload(struct confinement *c);
 /* Sets the resource limits of `pid` (0: the caller). The caller must be in the initial user
  * namespace: only CAP_SYS_RESOURCE there may raise a hard limit. 0 or -errno. */
 int confine_limits(const struct confinement *c, pid_t pid);
+
+/* Writes its `oom_score_adj`, if it has one, of process `pid` ("self": the caller) below `proc`, an O_PATH descriptor
+ * of the host's /proc. Lower than CAP_SYS_RESOURCE of the initial user namespace last set it takes that. 0 or -errno.
+ */
+int confine_oom(const struct confinement *c, int proc, const char *pid);
 
 /* Gives the caller a new, empty session keyring, so that the instance does not possess the keys of
  * whoever typed the command. Before the user namespace is entered: there the quota is root's own

@@ -143,6 +143,16 @@ static int hooks(struct monitor *m, const char *name, struct answer *a, struct f
 	return 0;
 }
 
+static void changed(struct answer *a, const char *text)
+{
+	size_t size = strlen(text) + 1;
+
+	if (!*text || a->size + size > sizeof(a->data))
+		return;
+	memcpy(a->data + a->size, text, size);
+	a->size += size;
+}
+
 static void variables(struct monitor *m, struct answer *a)
 {
 	for (size_t i = 0; i < m->used; i++) {
@@ -156,14 +166,8 @@ static void variables(struct monitor *m, struct answer *a)
 		}
 	}
 	for (size_t i = 0; i < RLIM_NLIMITS; i++)
-		if (m->rlimit[i][0]) {
-			size_t size = strlen(m->rlimit[i]) + 1;
-
-			if (a->size + size <= sizeof(a->data)) {
-				memcpy(a->data + a->size, m->rlimit[i], size);
-				a->size += size;
-			}
-		}
+		changed(a, m->rlimit[i]);
+	changed(a, m->oom);
 }
 
 /* The v1 cgroups' `cgroup.procs` and a class's `tasks`, opened on each asking: they are seldom needed. */
@@ -241,7 +245,10 @@ static bool carry_out(struct monitor *m, struct client *c, const struct ctl_requ
 	case CTL_LIMIT: failed = limit(m, r, fd, &f); break;
 	case CTL_RLIMIT:
 	case CTL_SYSCTL:
-		failed = (r->op == CTL_RLIMIT ? rlimit_set : parameter_set)(m, r->device.path, r->value, &f);
+	case CTL_OOM:
+		failed = r->op == CTL_OOM      ? oom_set(m, r->value, &f)
+			 : r->op == CTL_RLIMIT ? rlimit_set(m, r->device.path, r->value, &f)
+					       : parameter_set(m, r->device.path, r->value, &f);
 		memcpy(a->reply.detail, f.detail, sizeof(a->reply.detail));
 		break;
 	case CTL_MEND_FILTER: failed = mend_filter(m, &f); break;

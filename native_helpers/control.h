@@ -41,6 +41,7 @@ enum ctl_op {
 	CTL_MEND_NODE = 21,   /* name, path + fd of the host's node (O_PATH): make the device's node again */
 	CTL_TRACE = 22, /* name the kernel operations of this connection's further requests: each a packet without a
 			   ctl_reply, before the reply; one that finds no room is left out */
+	CTL_OOM = 23,   /* value: oom_score_adj of what runs and comes ("": the monitor's); reply: as CTL_SYSCTL */
 };
 
 enum ctl_holders { CTL_REPORT = 0, CTL_REFUSE = 1, CTL_FREEZE_HOLDERS = 2, CTL_KILL_HOLDERS = 3 };

@@ -76,7 +76,7 @@ static void refuse_directories(void)
 }
 
 /* Everything that needs the rights of whoever called, before they are left behind. */
-static void leave_host(const struct instance *i)
+static void leave_host(const struct instance *i, int proc)
 {
 	int error;
 
@@ -93,6 +93,10 @@ static void leave_host(const struct instance *i)
 	error = confine_limits(&i->confinement, 0);
 	if (error)
 		fail(EXIT_HELPER, -error, "set the resource limits");
+	error = confine_oom(&i->confinement, proc, "self");
+	/* whoever may not go so low keeps his own: the command is killed before its neighbours */
+	if (error && error != -EACCES)
+		fail(EXIT_HELPER, -error, "set `oom_score_adj`");
 	if (setns(i->pidfd, NAMESPACES) < 0)
 		fail(EXIT_HELPER, errno, "`setns`: enter the namespaces");
 	/* We still carry the caller's ids, which own files outside: become the instance's root at once. */
@@ -222,7 +226,7 @@ _Noreturn void enter(const struct options *o, const struct instance *i, bool tty
 
 	channel_to_parent = channel;
 	refuse_directories();
-	leave_host(i);
+	leave_host(i, proc);
 	unknown = identify(o->user, o->group, &user);
 	if (unknown)
 		fail(EXIT_NOT_FOUND, 0, "no such %s in the instance: `%s`", unknown,

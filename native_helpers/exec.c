@@ -108,16 +108,17 @@ static void parse(struct options *o, int argc, char **argv)
 		usage();
 }
 
-/* A resource limit that was changed since the start: `@rlimit NAME SOFT HARD`. */
-static void changed_limit(struct instance *i, char *text)
+/* A row of the plan that was changed since the start, with blanks: `@rlimit NAME SOFT HARD`, `@oom-score-adj NUMBER`.
+ */
+static void changed_row(struct instance *i, char *text)
 {
 	char *field[4], *rest = NULL;
 	int count = 0;
 
 	for (char *word = strtok_r(text + 1, " ", &rest); word && count < 4; word = strtok_r(NULL, " ", &rest))
 		field[count++] = word;
-	if (count == 4)
-		(void)confine_row(&i->confinement, field, 4);
+	if (count)
+		(void)confine_row(&i->confinement, field, count);
 }
 
 static void read_plan(struct instance *i)
@@ -143,7 +144,7 @@ static void read_plan(struct instance *i)
 	for (cursor = i->variables; cursor < i->variables + i->variables_size; cursor = next) {
 		next = cursor + strlen(cursor) + 1;
 		if (cursor[0] == '@')
-			changed_limit(i, cursor);
+			changed_row(i, cursor);
 		else if (cursor[0] == '=' && i->groups < GROUPS_MAX)
 			i->group[i->groups++] = (gid_t)strtoul(cursor + 1, NULL, 10);
 		else if (cursor[0] != '=' && i->env_count < PLAN_ENV_MAX)

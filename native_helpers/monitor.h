@@ -85,6 +85,7 @@ struct monitor {
 	bool stopping, restarted;
 	bool again; /* a run that this monitor began by itself after another: nobody waits for a report */
 	char rlimit[RLIM_NLIMITS][CTL_NAME_MAX + 16]; /* changed since the start; as ctrmgr-exec takes them */
+	char oom[32];                                 /* the same, of how likely they are killed when memory runs out */
 	struct plan plan;
 	size_t used; /* slots below, the rest of which was never touched */
 	_Alignas(PAGE) struct part part[PARTS];
@@ -194,6 +195,8 @@ int parameter_set(struct monitor *m, const char *name, const char *value, struct
 
 /* rlimits.c: the same. */
 int rlimit_set(struct monitor *m, const char *name, const char *value, struct failure *f);
+/* `value`: as /proc has it; "": what we have ourselves. */
+int oom_set(struct monitor *m, const char *value, struct failure *f);
 
 /* links.c, links_repair.c: links of the host's that are the instance's for a while. */
 int links_record(struct monitor *m);  /* which, and what they were, for whoever must bring them back without us */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
- * Resource limits of a running instance: of its processes as they are now, and of commands that come later. */
+ * Resource limits of a running instance, and how likely it is killed when memory runs out: of its processes as they are
+ * now, and of commands that come later. */
 #include "monitor.h"
 
 #include <sys/resource.h>
@@ -81,5 +82,67 @@ int rlimit_set(struct monitor *m, const char *name, const char *value, struct fa
 			cgroups_each(m, visit, &c);
 		} while (c.changed);
 	remember(m, wanted.rlimits[0].resource, &c.after, kept, soft, hard);
+	return 0;
+}
+
+struct priority {
+	int proc;
+	const struct confinement *wanted;
+	const char *before;
+	bool changed;
+};
+
+/* -1, with errno; `text` without the line's end. */
+static int oom_read(int proc, const char *pid, char *text, size_t size)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "%.20s/oom_score_adj", pid);
+	if (read_at(proc, path, text, size) <= 0)
+		return -1;
+	text[strcspn(text, "\n")] = '\0';
+	return 0;
+}
+
+/* One that has chosen otherwise for itself keeps that. */
+static int visit_oom(pid_t pid, void *data)
+{
+	struct priority *p = data;
+	char name[12], now[12];
+
+	snprintf(name, sizeof(name), "%d", pid);
+	if (!oom_read(p->proc, name, now, sizeof(now)) && !strcmp(now, p->before) &&
+	    !confine_oom(p->wanted, p->proc, name))
+		p->changed = true;
+	return 0;
+}
+
+int oom_set(struct monitor *m, const char *value, struct failure *f)
+{
+	struct confinement wanted = {0};
+	char number[12], before[12], init[12];
+	struct priority p = {.proc = m->proc, .wanted = &wanted, .before = before};
+
+	snprintf(init, sizeof(init), "%d", m->init);
+	snprintf(number, sizeof(number), "%.11s", value);
+	if (oom_read(m->proc, init, before, sizeof(before)) ||
+	    (!*number && oom_read(m->proc, "self", number, sizeof(number))))
+		return fail(f, "set `oom_score_adj`", "of init");
+	errno = EINVAL;
+	if (confine_row(&wanted, (char *[]){"oom-score-adj", number}, 2) != 1)
+		return fail(f, "set `oom_score_adj`", "to `%.100s`", value);
+	snprintf(f->detail, sizeof(f->detail), "%s", before);
+	errno = -confine_oom(&wanted, m->proc, init);
+	if (errno)
+		return fail(f, "set `oom_score_adj`", "to `%s`", number);
+	/* until none is left that was born of one that had the old one yet */
+	if (strcmp(before, number))
+		do {
+			p.changed = false;
+			cgroups_each(m, visit_oom, &p);
+		} while (p.changed);
+	snprintf(m->oom, sizeof(m->oom), "@oom-score-adj %d", wanted.oom_score_adj);
+	m->plan.confinement.adjusts_oom = true;
+	m->plan.confinement.oom_score_adj = wanted.oom_score_adj;
 	return 0;
 }

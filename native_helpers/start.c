@@ -87,6 +87,9 @@ static int map_ids(struct start *s, struct failure *f)
 	errno = -confine_limits(&m->plan.confinement, m->init);
 	if (errno)
 		return fail(f, "set resource limits", "of init");
+	errno = -confine_oom(&m->plan.confinement, m->proc, name);
+	if (errno)
+		return fail(f, "set `oom_score_adj`", "%d, of init", m->plan.confinement.oom_score_adj);
 	return write(s->sync, "m", 1) == 1 ? 0 : fail(f, "talk to init", "write");
 }
 

@@ -76,7 +76,16 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
 def _at_start(plan: Rows, joined: set[str]) -> list[list[str]]:
     """The rows that a running instance does not follow, sorted: those of an attached device stand last until all is compiled again."""
     where = {"cgroup-file": 1, "device-limit": 2}
-    live = ("link-limit", "gpu-limit", "gpu-default", "sysctl", "rlimit", "follows-devices", "left-out")
+    live = (
+        "link-limit",
+        "gpu-limit",
+        "gpu-default",
+        "sysctl",
+        "rlimit",
+        "oom-score-adj",
+        "follows-devices",
+        "left-out",
+    )
     return sorted(
         [*row]
         for row in plan

@@ -13,7 +13,7 @@ from ctrmgr.errors import HelperError, HostError
 from ctrmgr.host import cgroup
 from ctrmgr.host.machine import Host
 from ctrmgr.kernel import control, spawn
-from ctrmgr.plan import limits, link_limits
+from ctrmgr.plan import limits, link_limits, oom
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,13 +74,15 @@ def _shape(name: str, old: Rows, new: Rows) -> None:
 
 
 def change_parameters(name: str, old: Rows, new: Rows) -> set[str]:
-    """Set the kernel parameters and resource limits of a running instance that the plans have otherwise, or leave all as they were;
+    """Set the kernel parameters, resource limits and OOM priority of a running instance that the plans have otherwise, or leave all as they were;
     returns those that wait for its next start: what was taken away, whose first value nobody knows, a limit that only the start can
     raise, and all with a monitor that is an older one.
 
     Raises SpecError for what the kernel refuses.
     """
     before, after = _parameters(old), _parameters(new)
+    if (control.OOM, oom.KEY) in before:
+        after.setdefault((control.OOM, oom.KEY), "")  # again what whoever started it had
     waits = {path for _, path in set(before) - set(after)}
     done: list[tuple[int, str, str]] = []
     for (op, path), value in after.items():
@@ -90,7 +92,7 @@ def change_parameters(name: str, old: Rows, new: Rows) -> set[str]:
         if not reply.error:
             done.append((op, path, reply.detail))
         elif (reply.error == errno.ENOSYS and not reply.step.startswith("set ")) or (
-            op == control.RLIMIT and reply.error == errno.EPERM
+            (op, reply.error) in ((control.RLIMIT, errno.EPERM), (control.OOM, errno.EACCES))
         ):
             waits.add(path)
         else:
@@ -103,6 +105,9 @@ def change_parameters(name: str, old: Rows, new: Rows) -> set[str]:
 def _parameters(plan: Rows) -> dict[tuple[int, str], str]:
     """What the monitor is asked to set, and to what. Resource limits last: what they lower not everybody may raise again."""
     found = {(control.SYSCTL, row[1]): row[2] for row in plan if row[0] == "sysctl"}
+    for row in plan:
+        if row[0] == oom.ROW:
+            found[control.OOM, oom.KEY] = row[1]
     return found | {(control.RLIMIT, row[1]): f"{row[2]}:{row[3]}" for row in plan if row[0] == "rlimit"}
 
 

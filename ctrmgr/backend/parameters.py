@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Resource limits and kernel parameters of a running instance, as the kernel has them now. Cold."""
+"""Resource limits, OOM priority and kernel parameters of a running instance, as the kernel has them now. Cold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ctrmgr.backend import record
 from ctrmgr.errors import CtrmgrError
 from ctrmgr.host import features
 from ctrmgr.kernel import control
-from ctrmgr.plan import compile, rlimits, sysctl
+from ctrmgr.plan import compile, oom, rlimits, sysctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ def read(own: Record, plan: Sequence[Sequence[str]], init: int) -> Iterator[dict
         if row[0] == "rlimit" and rlimits.PREFIX + row[1] in keys:
             soft, hard = now.get(row[1], ("", ""))
             yield _line(rlimits.PREFIX + row[1], "rlimit", f"{soft}:{hard}" if hard else "", hard == row[3])
+        elif row[0] == oom.ROW:
+            value = str(features.oom_score_adj(process=str(init)))
+            yield _line(oom.KEY, "oom_score_adj", value, value == row[1])
     for key in sorted(keys):
         path = sysctl.path(key.removeprefix(sysctl.PREFIX)) if key.startswith(sysctl.PREFIX) else ""
         for row in plan:

@@ -127,6 +127,11 @@ def may_raise_limits(root: str = "/") -> bool:
     return False
 
 
+def oom_score_adj(root: str = "/", *, process: str = "self") -> int:
+    text = _text(root, f"proc/{process}/oom_score_adj")
+    return int(text) if text.removeprefix("-").isdecimal() else 0
+
+
 def _text(root: str, path: str) -> str:
     try:
         with open(os.path.join(root, path), encoding="ascii") as file:

@@ -90,6 +90,11 @@ class Host:
         return features.may_raise_limits(self.root)
 
     @cached_property
+    def own_oom_score_adj(self) -> int:
+        """How much likelier than others we are killed when memory runs out, -1000 … 1000."""
+        return features.oom_score_adj(self.root)
+
+    @cached_property
     def nr_open(self) -> int:
         """The files that a process can have open at most; 0 when the kernel does not say."""
         return features.nr_open(self.root)

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 VERSION = 1
 STATUS, ATTACH, DETACH, DEVICES, STOP, KILL, FREEZE, THAW, ENTER, SIGNAL, WAIT, LIMIT = range(1, 13)
 PART, COMMIT, SUSPEND, RESUME, TEXT = range(13, 18)
-RLIMIT, SYSCTL, MEND_FILTER, MEND_NODE, TRACE = 18, 19, 20, 21, 22
+RLIMIT, SYSCTL, MEND_FILTER, MEND_NODE, TRACE, OOM = range(18, 24)
 AGAIN_S = 10.0
 """Seconds in which a monitor that begins anew is there again."""
 NAMES = (
     " status attach detach devices stop kill freeze thaw enter signal wait limit part commit suspend resume text"
-    " rlimit sysctl mend_filter mend_node trace"
+    " rlimit sysctl mend_filter mend_node trace oom"
 ).split(" ")
 HOLDERS = ("report", "refuse", "freeze", "kill")
 OPEN_FDS = ("untried", "revoked", "held")

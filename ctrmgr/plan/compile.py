@@ -18,6 +18,7 @@ from ctrmgr.plan import (
     limits,
     link_limits,
     numa,
+    oom,
     rlimits,
     seccomp,
     sysctl,
@@ -102,6 +103,7 @@ def compile_template(
             gpu_limits.__file__,
             link_limits.__file__,
             numa.__file__,
+            oom.__file__,
             rlimits.__file__,
             sysctl.__file__,
             seccomp.default_policy_path(),
@@ -298,6 +300,7 @@ def _confinement(config: Config, host: Host, *, pins: bool) -> list[list[str]]:
     if APPARMOR in host.apparmor:
         rows.append(["apparmor", APPARMOR])
     rows += rlimits.rows(config, host, pins=pins)
+    rows += oom.rows(config, host)
     if not nesting:
         rows += [["mask", path] for path in MASKED]
         rows += [["readonly", path] for path in READONLY]

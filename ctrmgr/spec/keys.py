@@ -26,6 +26,8 @@ DONE: tuple[Key, ...] = (
     *LIMITS,
     Key("limits.memory.enforce", "hard, soft", "hard: never more; soft: taken back under pressure",
         parse=partial(values.one_of, ("hard", "soft")), default="hard", live=True),
+    Key("limits.memory.oom_priority", "-1000–1000", "how much likelier than others its processes are killed when memory runs out; "
+        "unsaid: as likely as who starts it", parse=values.oom_priority, live=True),
     Key("limits.gpu.memory", "size or %", "ours; device memory of each of its GPUs, unless its gpu device says otherwise; "
         "`info` says what enforces it", parse=values.memory, live=True),
     Key("limits.gpu.memory.reserve", "size or %", "ours; device memory of each of its GPUs that is kept for it",
@@ -103,7 +105,7 @@ REFUSED = (
     *_refused(VM, "security.agent.metrics", "security.csm", "security.secureboot", "security.sev",
               "security.sev.policy.es", "security.sev.session.data", "security.sev.session.dh", "security.iommu",
               "limits.memory.hugepages", "agent.nic_config", "limits.memory.hotplug"),
-    *_refused("it is not done yet", "limits.disk", "limits.memory.oom_priority", "limits.memory.percentage"),
+    *_refused("it is not done yet", "limits.disk", "limits.memory.percentage"),
     *_refused("no instance moves while it runs", "migration.incremental.memory", "migration.incremental.memory.goal",
               "migration.incremental.memory.iterations", "migration.stateful"),
     *_refused("this machine is no member of a cluster", "cluster.evacuate"),

@@ -18,7 +18,7 @@ UNLIMITED = -1
 INFINITY = (1 << 64) - 1
 """The limit of a process that is none."""
 TOP: Path = ("linux", "resources")
-SYSCTL, RLIMIT = "linux.sysctl.", "limits.kernel."
+SYSCTL, RLIMIT, OOM = "linux.sysctl.", "limits.kernel.", "limits.memory.oom_priority"
 
 
 def is_config(data: object) -> bool:
@@ -29,7 +29,7 @@ def is_config(data: object) -> bool:
 def config(document: Document) -> Config:
     """The keys, each in its canonical form. Raises SpecError for what cannot be taken over."""
     resources = _at(document, TOP)
-    found: Config = {**_sysctl(document, ("linux", "sysctl")), **_rlimits(document, ("process", "rlimits"))}
+    found: Config = {**_sysctl(document, ("linux", "sysctl")), **_process(document)}
     for name, value in _map(document, TOP, resources).items():
         take = TAKEN.get(name)
         if take is None:
@@ -48,6 +48,14 @@ def _at(document: Document, path: Path) -> Any:
 
 def _sysctl(document: Document, path: Path) -> Config:
     return {f"{SYSCTL}{name}": str(value) for name, value in _map(document, path, _at(document, path)).items()}
+
+
+def _process(document: Document) -> Config:
+    found = _rlimits(document, ("process", "rlimits"))
+    priority = _map(document, ("process",), _at(document, ("process",))).get("oomScoreAdj")
+    if priority is not None:
+        found[OOM] = str(priority)
+    return found
 
 
 def _rlimits(document: Document, path: Path) -> Config:

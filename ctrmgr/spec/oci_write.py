@@ -31,7 +31,7 @@ def config(given: Config, devices: Mapping[str, Mapping[str, str]]) -> tuple[Mad
     config = {key: keys.check(key, value) for key, value in given.items() if value != ""}
     resources: Made = {}
     left: dict[str, str] = {}
-    process: list[Made] = []
+    process: Made = {}
     parameters: dict[str, str] = {}
     for key, value in sorted(config.items()):
         if not key.startswith(PREFIXES) or key == "limits.enforcement":
@@ -39,7 +39,9 @@ def config(given: Config, devices: Mapping[str, Mapping[str, str]]) -> tuple[Mad
         if key.startswith(oci.SYSCTL):
             parameters[key.removeprefix(oci.SYSCTL)] = value
         elif key.startswith(oci.RLIMIT):
-            process.append(_rlimit(key.removeprefix(oci.RLIMIT), value))
+            process.setdefault("rlimits", []).append(_rlimit(key.removeprefix(oci.RLIMIT), value))
+        elif key == oci.OOM:
+            process["oomScoreAdj"] = int(value)
         else:
             reason = _ways(key)(resources, key, value, config)
             if reason:
@@ -50,7 +52,7 @@ def config(given: Config, devices: Mapping[str, Mapping[str, str]]) -> tuple[Mad
                 left[f"{name}.{key}"] = "OCI knows devices by their numbers, and GPUs only all together"
     made: Made = {"ociVersion": VERSION}
     if process:
-        made["process"] = {"rlimits": process}
+        made["process"] = process
     made["linux"] = {**({"sysctl": parameters} if parameters else {}), "resources": resources}
     return made, left
 

@@ -156,6 +156,14 @@ def priority(value: str) -> str:
     return between(0, 10, value)
 
 
+def oom_priority(value: str) -> str:
+    """-1000 (never) … 1000 (first), as /proc/PID/oom_score_adj has it."""
+    digits = value.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and int(digits) <= 1000):
+        raise ValueError("is not a number from -1000 to 1000")
+    return str(int(value))
+
+
 def one_of(choices: tuple[str, ...], value: str) -> str:
     if value not in choices:
         raise ValueError(f"is not one of {', '.join(choices)}")

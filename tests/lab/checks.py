@@ -174,7 +174,7 @@ def every_controller_of_cgroup2_is_used() -> None:
     files = ("memory.oom.group", "memory.low", "cpuset.mems", "rdma.max", "cpu.weight", "hugetlb.2MB.max")
     wanted = {"limits.memory.oom_group": "true", "unified.memory.low": "4M", "limits.cpu.nodes": "0",
               "limits.rdma.rxe0.hca_handle": "1", "limits.rdma.rxe0.hca_object": "9", "limits.cpu.allowance": "40%",
-              "limits.hugepages.2MB": "4MiB"}  # fmt: skip
+              "limits.hugepages.2MB": "4MiB", "limits.memory.oom_priority": "-300"}  # fmt: skip
     ctr("config", "set", "c1", *(f"{key}={value}" for key, value in wanted.items()))
     assert [cgroup(file) for file in files] == [
         "1",
@@ -186,7 +186,10 @@ def every_controller_of_cgroup2_is_used() -> None:
     ]
     assert all(holds for _, holds in limits_of().values()), limits_of()
     assert get_contexts(UVERBS, "/sys/fs/cgroup/ctrmgr/c1", 2) == ["ok", "EAGAIN"]
+    assert sh("cat /proc/1/oom_score_adj /proc/self/oom_score_adj").split() == ["-300", "-300"]
+    assert "ermission" in sh("echo -301 > /proc/self/oom_score_adj", code=None)
     ctr("config", "unset", "c1", *wanted)
+    assert sh("cat /proc/1/oom_score_adj /proc/self/oom_score_adj").split() == ["0", "0"]
     assert [cgroup(file) for file in files] == ["0", "0", "0", "rxe0 hca_handle=max hca_object=max", "100", "max"]
     assert get_contexts(UVERBS, "/sys/fs/cgroup/ctrmgr/c1", 2) == ["ok", "ok"]
 

@@ -182,3 +182,48 @@ def test_resource_limits_reach_what_runs_and_what_comes(ctr: Ctr) -> None:
     assert ("next start" in raised.stderr) != (inside("1") == ["90", "160"]), "only who may raises them"
     ctr("restart", "c1")
     assert [inside("1"), inside("self")] == [["90", "160"]] * 2
+
+
+def test_the_oom_priority_reaches_what_runs_and_what_comes(ctr: Ctr) -> None:
+    key = "limits.memory.oom_priority"
+    ctr("launch", "builtin:busybox", "c1", *OFFLINE, "-c", f"{key}=300")
+
+    def begun(before: str) -> str:
+        return ctr("exec", "c1", "--", "sh", "-c", f"{before} sleep 999 >/dev/null 2>&1 & echo $!").stdout.strip()
+
+    usual, own = begun(""), begun("echo 700 > /proc/self/oom_score_adj;")
+
+    def inside() -> list[str]:
+        files = [f"/proc/{process}/oom_score_adj" for process in ("1", usual, "self", own)]
+        return ctr("exec", "c1", "--", "cat", *files).stdout.split()
+
+    def read() -> dict[str, object]:
+        limits: list[dict[str, object]] = json.loads(ctr("info", "c1", "--format", "json").stdout)["limits"]
+        return next(
+            (
+                {word: limit[word] for word in ("value", "mechanism", "state")}
+                for limit in limits
+                if limit["key"] == key
+            ),
+            {},
+        )
+
+    assert inside() == ["300", "300", "300", "700"]
+    assert read() == {"value": "300", "mechanism": "oom_score_adj", "state": "enforced"}
+    assert ctr("config", "set", "c1", f"{key}=200").stderr == ""
+    assert inside() == ["200", "200", "200", "700"], "one has chosen for itself"
+    wrong = ctr("config", "set", "c1", f"{key}=250", "linux.sysctl.net.ipv4.ip_forward=much", code=2)
+    assert "ip_forward" in wrong.stderr and inside()[0] == "200"
+    ctr("exec", "c1", "--", "sh", "-c", "echo 999 > /proc/1/oom_score_adj")
+    assert read() == {"value": "999", "mechanism": "oom_score_adj", "state": "not in force"}
+    ctr("restart", "c1")
+    usual = own = "1"
+    assert inside() == ["200"] * 4
+    assert ctr("config", "unset", "c1", key).stderr == ""
+    assert inside() == [Path("/proc/self/oom_score_adj").read_text().strip()] * 4 and read() == {}
+    for value in ("-1001", "1001", "5.0", "first"):
+        assert "is not a number from -1000 to 1000" in ctr("config", "set", "c1", f"{key}={value}", code=2).stderr
+    if not Host().may_raise_limits:
+        assert "CAP_SYS_RESOURCE" in ctr("config", "set", "c1", f"{key}=-1", code=5).stderr
+        said = ctr("config", "set", "c1", f"{key}=-1", "limits.enforcement=best-effort").stderr
+        assert f"`{key}` cannot be set to -1 here" in said and read()["state"] == "unsupported"

@@ -49,6 +49,7 @@ capabilities\t00000000a80425fb
 no-new-privs\t1
 apparmor\tprofile
 rlimit\tnofile\t100\t200
+oom-score-adj\t-5
 seccomp\t/nonexistent/seccomp
 mask\t/proc/kcore
 readonly\t/proc/sys
@@ -189,7 +190,7 @@ def test_a_plan_is_taken_or_refused_by_line(build: Sanitized, tmp_path: Path, se
     assert list(run.iterdir()) == []
 
 
-EXEC_ROWS = "env\tPATH=/usr/bin:/bin\nenv\tA=b\\tc\ncapabilities\t00000000a80425fb\nno-new-privs\t1\nrlimit\tnofile\t100\t200\nname\tx\n"
+EXEC_ROWS = "env\tPATH=/usr/bin:/bin\nenv\tA=b\\tc\ncapabilities\t00000000a80425fb\nno-new-privs\t1\nrlimit\tnofile\t100\t200\noom-score-adj\t5\nname\tx\n"
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def corpus(folder: Path) -> list[Path]:
         "uidmap\t0\t100000\t65536", "gidmap\t0\t100000\t65536", "layer\t/a", "cgroup\ta/b", "init\t/sbin/init", "arg\t-c",
         "env\tA=b", "net\tbridge", "link\tbr0\tveth\teth0\t02:00:00:00:00:01\t1500", "address\t4\t10.0.0.2\t24",
         "gateway\t4\t10.0.0.1", "sysctl\tnet/ipv4/ip_forward\t1", "mask\t/proc/kcore", "readonly\t/proc/sys",
-        "cgroup-file\tunified\tpids.max\t100", "link-limit\tveth\t1000\t1000\t3", "rlimit\tnofile\t10\tunlimited",
+        "cgroup-file\tunified\tpids.max\t100", "link-limit\tveth\t1000\t1000\t3", "rlimit\tnofile\t10\tunlimited", "oom-score-adj\t1000",
         "device\tgpu\tchar\t/dev/dri/card0\t/dev/dri/card0\troot\t44\t660\trw\toptional",
         "bind\tlib\t/usr/lib/a\\tb\t/usr/lib/a\tro,optional,shift", "filesystem\td\text4\t/dev/sda\t/mnt\trw\tdata=ordered",
         "device-env\tgpu\tKEY\tvalue", "device-group\tgpu\t44", "hook\tgpu\tsymlink\t/a\t/b",

@@ -24,7 +24,7 @@ from tests.rootful.sanitized import sanitized
 
 SIZE = control.HEADER.size + control.DEVICE.size
 ENDS = (control.STOP, control.KILL)
-OPS = [op for op in range(control.TRACE + 1) if op not in ENDS]
+OPS = [op for op in range(control.OOM + 1) if op not in ENDS]
 FUSE = "/dev/fuse"
 
 

@@ -126,6 +126,7 @@ RLIMIT = st.tuples(st.integers(0, 1000), st.one_of(st.integers(1000, 1 << 63), s
             "limits.gpu.memory": AMOUNT,
             "limits.gpu.priority": st.integers(0, 10).map(str),
             "limits.kernel.nofile": RLIMIT.map(lambda pair: f"{pair[0]}:{pair[1]}"),
+            "limits.memory.oom_priority": st.integers(-1000, 1000).map(str),
             "limits.kernel.memlock": st.just("unlimited:unlimited"),
             "linux.sysctl.net.ipv4.ip_forward": st.sampled_from("01"),
             "unified.dmem.max": st.just("drm/0000:03:00.0/vram0 64M"),

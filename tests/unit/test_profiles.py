@@ -14,7 +14,7 @@ from ctrmgr.errors import CtrmgrError, HostError, NotFoundError, UnsupportedErro
 from ctrmgr.host import libraries
 from ctrmgr.host.machine import Host
 from ctrmgr.images.store import Image
-from ctrmgr.plan import compile, rlimits
+from ctrmgr.plan import compile, oom, rlimits
 from ctrmgr.spec import profile
 
 Machine = Callable[..., str]
@@ -207,3 +207,21 @@ def test_limits_that_the_kernel_would_refuse(machine: Machine) -> None:
         rows = rlimits.rows({**given, "limits.enforcement": "best-effort"}, host)
         assert [row[:3] for row in rows] == [["left-out", "", next(iter(given))]]
     assert rlimits.rows({"limits.kernel.memlock": "1:8388608"}, host) == [["rlimit", "memlock", "1", "8388608"]]
+
+
+def test_nobody_goes_below_his_own_oom_priority_without_the_right_to(machine: Callable[[str], str]) -> None:
+    root = Path(machine("nothing"), "proc/self")
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "oom_score_adj").write_text("100\n")
+    (root / "status").write_text("CapEff:\t000001fffeffffff\n")
+    host = Host(str(root.parent.parent))
+    assert oom.rows({}, host) == []
+    assert oom.rows({"limits.memory.oom_priority": "100"}, host) == [["oom-score-adj", "100"]]
+    with pytest.raises(
+        UnsupportedError, match=r"`limits.memory.oom_priority` cannot be set to 99 here: .* the 100 .* CAP_SYS_RESOURCE"
+    ):
+        oom.rows({"limits.memory.oom_priority": "99"}, host)
+    given = {"limits.memory.oom_priority": "-5", "limits.enforcement": "best-effort"}
+    assert [row[:3] for row in oom.rows(given, host)] == [["left-out", "", "limits.memory.oom_priority"]]
+    (root / "status").write_text("CapEff:\t000001ffffffffff\n")
+    assert oom.rows(given, Host(host.root)) == [["oom-score-adj", "-5"]]
