@@ -45,7 +45,7 @@ def one(own: Record, device: str) -> Known:
 
 
 def changed(own: Record, device: str, values: Mapping[str, str | None], *, override: bool = False) -> Keys:
-    """The device's keys with some set and others (None) taken away.
+    """The device's keys, each as it was written, with some set and others (None) taken away.
 
     Raises NotFoundError for a device or key that is not there, ConflictError for a device of a profile (with `override`: for one
     that is not), SpecError.
@@ -64,7 +64,7 @@ def changed(own: Record, device: str, values: Mapping[str, str | None], *, overr
             keys[key] = value
         elif key == "type" or keys.pop(key, None) is None:
             raise NotFoundError(f"`{key}` is not set on device `{device}`")
-    return profiled.check(device, keys)
+    return profiled.written(device, keys)
 
 
 def change(
@@ -84,9 +84,10 @@ def change(
     with configure.opened(name) as own:
         before = one(own, device).keys
         after = changed(own, device, values, override=override)
-        differs = {key for key in {*before, *after} if before.get(key) != after.get(key)}
-        if not differs and not override:
+        if before == after and not override:
             return Changed(False)
+        old, new = profiled.check(device, before), profiled.check(device, after)
+        differs = {key for key in {*old, *new} if old.get(key) != new.get(key)}
         anew = (
             any(not key.startswith("limits.") for key in differs)
             and not override
@@ -95,14 +96,14 @@ def change(
         if not anew:
             own.devices[device] = after
             return Changed(configure.apply(own, say))
-        canonical, rows = devices.check(device, after)
+        kept, rows = devices.check(device, after)
         devices.limited(rows, own.plan())  # refused before it is taken
         path = f"{own.path}/{repair.ANEW}"
         state.write_flat(path, [["device", device, key, value] for key, value in before.items()])
         try:
             result, taken = detach.take(name, device, True, holders=holders)
             crash("change-taken")
-            devices.give(name, device, canonical, rows, True)
+            devices.give(name, device, kept, rows, True)
         except BaseException:
             go_on(name)
             raise
@@ -143,11 +144,11 @@ def add(name: str, device: str, keys: Mapping[str, str], *, say: Callable[[str],
     """Give an instance a device. True: it waits for the next start. Raises what `devices.attach` does."""
     if driver.is_live(keys["type"], keys) or keys["type"] not in driver.DRIVERS:
         return not devices.attach(name, device, keys, say=say) and record.is_running(name)
-    checked = profiled.check(device, keys)
+    written = profiled.written(device, keys)
     with configure.opened(name) as own:
         if device in own.devices:
             raise ConflictError(f"`{name}` has a device `{device}` already", hint="`config device set` changes it")
-        own.devices[device] = checked
+        own.devices[device] = written
         return configure.apply(own, say)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[list[str]]]:
-    """The canonical keys of one device and its plan rows, with its disk's limits as they are asked for (`limited`).
+    """The keys of one device as they are kept, which is as they were written, and its plan rows, with its disk's limits as they are asked for (`limited`).
 
     Raises SpecError for a wrong name, type, key or value, UnsupportedError for what cannot be attached.
     """
@@ -68,7 +68,7 @@ def check(name: str, values: Mapping[str, str]) -> tuple[dict[str, str], list[li
     canonical = parts.remembered(canonical)
     if "count" in canonical or kind == "gpudirect":
         leases.tell()
-    return canonical, leases.found(name, canonical)
+    return {**canonical, **values}, leases.found(name, canonical)
 
 
 def limited(rows: list[list[str]], plan: list[list[str]]) -> list[list[str]]:
@@ -146,17 +146,17 @@ def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool 
 
 
 def attach_rows(
-    name: str, device: str, canonical: dict[str, str], rows: list[list[str]], *, volatile: bool = False, say: Say = None
+    name: str, device: str, kept: dict[str, str], rows: list[list[str]], *, volatile: bool = False, say: Say = None
 ) -> bool:
     """`attach`, of what has been resolved already: all its parts, or none of them."""
     with record.lock(name):
-        return give(name, device, canonical, rows, repair.instance(name), volatile=volatile, say=say)
+        return give(name, device, kept, rows, repair.instance(name), volatile=volatile, say=say)
 
 
 def give(
     name: str,
     device: str,
-    canonical: dict[str, str],
+    kept: dict[str, str],
     rows: list[list[str]],
     running: bool,
     *,
@@ -184,7 +184,7 @@ def give(
         rows = _beside(name, rows, there, running)
         if given or not asks:
             _open_all(device, rows, opened, running)
-        added = _noted(name, device, rows) if volatile else _recorded(own, device, canonical, plan, rows)
+        added = _noted(name, device, rows) if volatile else _recorded(own, device, kept, plan, rows)
         crash("attach-recorded")
         if running:
             _come(name, device, rows, opened)
@@ -259,13 +259,13 @@ def _put(
 
 
 def _recorded(
-    own: record.Record, device: str, canonical: dict[str, str], plan: list[list[str]], rows: list[list[str]]
+    own: record.Record, device: str, kept: dict[str, str], plan: list[list[str]], rows: list[list[str]]
 ) -> record.Added | placement.Added:
     if not any(row[0] == "follows-devices" for row in plan):
-        return record.Added(own, device, canonical, rows)
+        return record.Added(own, device, kept, rows)
     from ctrmgr.backend import placement
 
-    return placement.Added(own, device, canonical, plan, rows)
+    return placement.Added(own, device, kept, plan, rows)
 
 
 def _noted(name: str, device: str, rows: list[list[str]]) -> Noted | None:

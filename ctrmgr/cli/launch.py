@@ -51,7 +51,7 @@ def checked(
 
     for key, value in config.items():
         keys.check(key, value)
-    return config, {name: device.check(name, values) for name, values in devices.items()}
+    return config, {name: device.written(name, values) for name, values in devices.items()}
 
 
 def made(args: Args, asked: create.Wish, make: Callable[[create.Wish], str]) -> str:

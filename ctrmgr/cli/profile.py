@@ -96,8 +96,7 @@ def profile_show(args: Args) -> None:
     if args.flag("oci"):
         from ctrmgr.spec import profile
 
-        found = profile.load(path)
-        show_oci(args, found.config, found.devices)
+        show_oci(args, *profile.merge([profile.load(path)], {}, {}))
     else:
         print(_read(path), end="")
 
@@ -208,7 +207,7 @@ def profile_validate(args: Args) -> None:
     """Names of profiles, or files (whatever has a slash or ends in .yaml). All are looked at before what is wrong is said."""
     from ctrmgr import source
     from ctrmgr.plan.compile import find
-    from ctrmgr.spec import device, keys
+    from ctrmgr.spec import device, keys, profile
 
     wrong = []
     for name in args.positional or [name for name, _ in folders.names()]:
@@ -219,7 +218,8 @@ def profile_validate(args: Args) -> None:
             wrong.append(error)
             continue
         _talk(args, f"`{name}` is valid")
-        for key, reason in [*keys.refused(spec.config), *device.refused(spec.devices)]:
+        found, devices = profile.merge([spec], {}, {})
+        for key, reason in [*keys.refused(found), *device.refused(devices)]:
             _talk(args, f"`{name}`: `{key}` is refused at launch: {reason}")
     if wrong:
         raise source.together(wrong)

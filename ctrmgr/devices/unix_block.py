@@ -79,7 +79,7 @@ def in_use(values: Mapping[str, str], root: str = "/") -> list[str]:
     from ctrmgr.host import block
 
     disk = block.at(values.get("source") or values.get("path", ""), root)
-    if disk is None or values.get("readonly") == "true":
+    if disk is None or fields.flag(values.get("readonly") or "false") == "true":
         return []
     return list(dict.fromkeys(use for each in (disk, *disk.partitions) for use in block.used(each, root)))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Known:
-    """A device of an instance: its keys as they count, and the profile that it is from ("" for the instance's own)."""
+    """A device of an instance: its keys as they were written, and the profile that it is from ("" for the instance's own)."""
 
     __slots__ = ("keys", "name", "profile")
 
@@ -36,3 +36,8 @@ def devices(profiles: Sequence[str], own: Mapping[str, Mapping[str, str]]) -> di
 def check(device: str, keys: Mapping[str, str]) -> Keys:
     """The keys in canonical form. Raises SpecError."""
     return spec.check(profile.check_device_name(device), keys)
+
+
+def written(device: str, keys: Mapping[str, str]) -> Keys:
+    """The keys as they were written, once they are checked. Raises SpecError."""
+    return spec.written(profile.check_device_name(device), keys)

@@ -49,12 +49,7 @@ def check(name: str, values: Mapping[str, Any]) -> dict[str, str]:
         near = get_close_matches(kind, known, 1)
         hint = f"did you mean `{near[0]}`?" if near else f"one of {', '.join(sorted(known))}"
         raise DeviceError(name, "type", f"`{kind}` is not a type of device", hint=hint)
-    given = {key: value for key, value in values.items() if value != ""}
-    if isinstance(given.get(partition.KEY), Mapping):
-        try:
-            given[partition.KEY] = partition.joined(given[partition.KEY])
-        except ValueError as error:
-            raise DeviceError(name, partition.KEY, str(error), hint=partition.UNITS) from None
+    given = _given(name, values)
     try:
         found = model(kind).model_validate(given)
     except ValidationError as error:
@@ -65,6 +60,23 @@ def check(name: str, values: Mapping[str, Any]) -> dict[str, str]:
         first.others = tuple(others)
         raise first from None
     return {key: value for key, value in found.model_dump(by_alias=True).items() if value is not None}
+
+
+def written(name: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """The device with the text of each key as it was written, which is what is kept and shown. Raises what `check` does."""
+    check(name, values)
+    return {key: str(value) for key, value in _given(name, values).items()}
+
+
+def _given(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without keys that say nothing, and with a partition's map as the word that it stands for. Raises DeviceError."""
+    given = {key: value for key, value in values.items() if value != ""}
+    if isinstance(given.get(partition.KEY), Mapping):
+        try:
+            given[partition.KEY] = partition.joined(given[partition.KEY])
+        except ValueError as error:
+            raise DeviceError(name, partition.KEY, str(error), hint=partition.UNITS) from None
+    return given
 
 
 class DeviceError(SpecError):

@@ -58,7 +58,7 @@ def load_all(paths: Iterable[str]) -> list[ProfileSpec]:
 
 
 def validate(document: source.Document) -> ProfileSpec:
-    """The profile of a parsed document; keys of `config` keep the text that was written.
+    """The profile of a parsed document; keys, of devices too, keep the text that was written.
 
     Raises SpecError with file, line, key path and reason of every mistake.
     """
@@ -141,7 +141,7 @@ def _device(wrong: Mistakes, name: str, values: dict[str, str]) -> dict[str, str
     path: source.Path = ("devices", name)
     try:
         check_device_name(name)
-        return device.check(name, values)
+        return device.written(name, values)
     except device.DeviceError as error:
         for each in (error, *error.others):
             wrong.add((*path, each.key) if each.key else path, each.reason, each.hint)
@@ -173,7 +173,7 @@ def merge(
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Profiles in order, then the instance's own: a later key wins, and a later device replaces one of its name whole.
 
-    Keys are in canonical form. A key set to "" and a device of type `none` take away what came before.
+    Keys are in canonical form, and so are devices. A key set to "" and a device of type `none` take away what came before.
     """
     specs = list(profiles)
     found: dict[str, dict[str, str]] = {}
@@ -181,7 +181,7 @@ def merge(
         found.update({name: dict(values) for name, values in given.items()})
     return (
         {name: keys.check(name, value) for name, value in written(specs, config).items()},
-        {name: values for name, values in found.items() if values["type"] != "none"},
+        {name: device.check(name, values) for name, values in found.items() if values["type"] != "none"},
     )
 
 

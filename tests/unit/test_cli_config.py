@@ -69,6 +69,23 @@ def test_set_get_unset(c1: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run("config unset", "c1", "security.nesting")
 
 
+def test_a_device_is_shown_as_it_was_written(c1: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("config device add", "c1", "eth1", "unix-char", "source=/dev/null", "mode=660", "required=no")
+    plan = state.read_flat(f"{c1}/plan")
+    for key, said in (("mode", "660"), ("required", "no")):
+        run("config device get", "c1", "eth1", key)
+        assert capsys.readouterr().out == f"{said}\n"
+    for words in (["config show", "c1"], ["config device show", "c1"]):
+        run(words[0], *words[1:])
+        assert "mode: '660'" in capsys.readouterr().out
+    run("config device set", "c1", "eth1", "mode=0660")
+    assert sorted(state.read_flat(f"{c1}/plan")) == sorted(plan)
+    run("config device get", "c1", "eth1", "mode")
+    assert capsys.readouterr().out == "0660\n"
+    with pytest.raises(SpecError, match="is not a mode"):
+        run("config device set", "c1", "eth1", "mode=rw")
+
+
 @pytest.mark.parametrize(
     "pair", ["limits.memry=1", "limits.memory=1X", "security.privileged=true", "security.idmap.size=100000", "x"]
 )

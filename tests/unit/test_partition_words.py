@@ -21,7 +21,8 @@ def text(amounts: str) -> str:
 def test_a_map_in_a_profile() -> None:
     for amounts in ("{cores: 2, memory: 8GiB}", "\n      memory: 8GiB\n      cores: 2", "cores=2,memory=8GiB"):
         found = profile.validate(source.parse("p", text(amounts)))
-        assert found.devices["brain"]["partition"] == "cores=2,memory=8589934592"
+        assert profile.merge([found], {}, {})[1]["brain"]["partition"] == "cores=2,memory=8589934592"
+        assert "memory=8GiB" in found.devices["brain"]["partition"]
     given = {"type": "any", "function": "gpu.compute", "partition": {"cores": 2}}
     assert device.check("brain", given)["partition"] == "cores=2"
 
