@@ -305,6 +305,7 @@ check(shipped.profiles_give_what_they_say)
 for more in (
     dmem.memory_is_kept_under_pressure,
     dmem.a_gpus_memory_is_limited_and_kept,
+    dmem.what_is_kept_stays_when_others_want_more,
     tpm.a_tpm_of_its_own,
     *plugs.CHECKS,
 ):

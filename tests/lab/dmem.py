@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from pathlib import Path
@@ -150,3 +151,64 @@ def a_gpus_memory_is_limited_and_kept() -> None:
         ctr("delete", "--force", name)
     assert lines("dmem.min")[region] == "0"
     subprocess.run(["rmmod", "labdmem"], check=True)
+
+
+SERVER = """mkfifo /tmp/ask /tmp/said
+(exec 5<>/dev/evict
+while read sizes </tmp/ask; do
+    { for size in $sizes; do echo $((size << 20)) >&5 && echo yes || echo no; done; cat <&5; } >/tmp/said
+done) </dev/null >/dev/null 2>&1 &"""
+"""A program of the instance that keeps buffers in device memory. It makes those of the sizes that it is told, and says what came of it."""
+
+
+@functools.cache
+def _fifos(name: str) -> str:
+    return f"/proc/{info(name)['pid']}/root/tmp"
+
+
+def buffers(name: str, sizes: str = "") -> tuple[str, int, int]:
+    """What became of new ones of these MiB; how many MiB of all that the program made are there, and how many had to go."""
+    tmp = _fifos(name)
+    Path(f"{tmp}/ask").write_text(f"{sizes}\n")
+    *taken, held = Path(f"{tmp}/said").read_text().splitlines()
+    there, gone = (int(size) // MIB for size in held.split())
+    assert lines("dmem.current", name)[f"drm/{address()}/vram0"] == str(there * MIB)
+    return "".join(word[0] for word in taken), there, gone
+
+
+def what_is_kept_stays_when_others_want_more() -> None:
+    """A driver that evicts as those of GPUs do: who has been there for longest goes, as far as the kernel does not keep it."""
+    gpu = f"gpu,type=gpu,id={Path(GPU).name}"
+    if "dmem" not in Path("/sys/fs/cgroup/cgroup.controllers").read_text().split():
+        refused = ctr(*LAUNCH, "e1", "-p", "no-network", "-d", f"{gpu},memory.reserve=16MiB", code=5)
+        assert "`gpu.memory.reserve` cannot be enforced here" in refused.stderr and "dmem" in refused.stderr, refused
+        return
+    subprocess.run(["insmod", "/job/evict.ko", f"region=drm/{address()}/vram0", "mib=64"], check=True)
+    given = ("-p", "no-network", "-d", "lab,type=unix-char,source=/dev/evict,mode=0666")
+    ctr(*LAUNCH, "e1", *given, "-d", f"{gpu},memory.reserve=16MiB")
+    ctr(*LAUNCH, "e2", *given, "-d", gpu)
+    for name in ("e1", "e2"):
+        sh(SERVER, name=name)
+    assert buffers("e1", "4 4 4 4 4") == ("yyyyy", 20, 0)
+    assert buffers("e2", "4 " * 11) == ("y" * 11, 44, 0)  # now it is full
+    assert buffers("e2", "4") == ("y", 48, 0)
+    assert buffers("e1") == ("", 16, 4)  # what it had beyond its reserve had to go
+    assert buffers("e2", "4 4 4") == ("yyy", 48, 12)  # and from then on it is its own
+    assert buffers("e1") == ("", 16, 4)
+    reserve = ("config", "device", "set", "e1", "gpu")
+    ctr(*reserve, "memory.reserve=8MiB")
+    assert buffers("e2", "4 4 4") == ("yyy", 56, 16)
+    assert buffers("e1") == ("", 8, 12)
+    ctr("config", "device", "unset", "e1", "gpu", "memory.reserve")
+    assert buffers("e2", "4 4 4") == ("yyy", 64, 20)
+    assert buffers("e1") == ("", 0, 20)  # nothing is kept, and nothing stays
+
+    ctr(*reserve, "memory.reserve=16MiB")
+    assert buffers("e1", "4 4 4 4") == ("yyyy", 16, 20)  # others have to go for it
+    assert buffers("e2", "4 52") == ("yn", 0, 88)  # for which all its own had to go, and it is not enough
+    assert buffers("e1") == ("", 16, 20)
+    ctr(*reserve, "memory=16MiB")
+    assert buffers("e1", "4") == ("y", 16, 24)  # its limit, for which its own had to go
+    for name in ("e1", "e2"):
+        ctr("delete", "--force", name)
+    subprocess.run(["rmmod", "evict"], check=True)

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from ctrmgr.images import build as debian
 from tests.conftest import ROOT, build
+from tests.lab.evict import module as evict
 
 HERE = Path(__file__).parent
 SUITE = "trixie"
@@ -34,7 +35,7 @@ PACKAGES = (
 )  # fmt: skip
 WITH_TPM = ("swtpm", "tpm2-tools")
 """With the distribution's kernel, which can have emulated TPMs."""
-TOOLS = ("qemu-system-x86", "mmdebstrap", "erofs-utils", "cpio", "kmod", "busybox-static", "xz-utils", "zstd")
+TOOLS = ("qemu-system-x86", "mmdebstrap", "erofs-utils", "cpio", "kmod", "busybox-static", "lz4", "xz-utils", "zstd")
 FIRST_MODULES = ("virtio_pci", "virtio_blk", "erofs", "overlay", "virtio_rng", "virtio_console")
 WAY_IN = "52:54:00:00:00:01"
 """Hardware address of the link of `port=`."""
@@ -180,8 +181,19 @@ def kernel() -> Kernel:
     return Kernel(Path(given)) if given else distribution_kernel()
 
 
-def job(image: Path, command: str) -> None:
-    """What the guest finds in /job: the command, this tree, the programs."""
+def evict_driver(on: Kernel) -> Path:
+    """The module of tests/lab/evict for that kernel; empty where it has no device memory in cgroups."""
+
+    def make(path: Path) -> None:
+        if not evict.build(on.image, path):
+            path.touch()
+
+    recipe = hashlib.sha256(b"".join(path.read_bytes() for path in (on.image, evict.SOURCE, Path(evict.__file__))))
+    return once(cache() / f"evict-{recipe.hexdigest()[:12]}.ko", make)
+
+
+def job(image: Path, command: str, driver: Path | None) -> None:
+    """What the guest finds in /job: the command, this tree, the programs; a driver of our own."""
     script = image.with_name("command")
     script.write_text(command + "\n")
     programs = Path(os.environ.get("CTRMGR_LIBEXEC") or build(ROOT / "build" / "test"))
@@ -191,6 +203,8 @@ def job(image: Path, command: str) -> None:
 
     with tarfile.open(image, "w") as tar:
         tar.add(script, "command")
+        if driver:
+            tar.add(driver, "evict.ko")
         for name in TREE:
             tar.add(ROOT / name, f"tree/{name}", filter=wanted)
         for path in programs.iterdir():
@@ -321,7 +335,7 @@ def running(
         shutil.copy(HERE / "stage1", folder / "first/init")
         shutil.copy(HERE / "stage2", folder / "first/stage2")
         (folder / "initrd.gz").write_bytes(on.initrd.read_bytes() + ramdisk(folder / "first"))
-        job(folder / "job", command)
+        job(folder / "job", command, evict_driver(on) if "gpu" in kinds else None)
         words = machine(on, folder, kinds, memory, append)
         with (folder / "qemu").open("wb") as log:
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
