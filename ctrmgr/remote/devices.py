@@ -20,6 +20,9 @@ EVERYBODYS = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random",
 """What every program counts on. (Servers also show the host's /dev/fuse and /dev/net/tun, which a device may hide.)"""
 BROUGHT = {"gpu": ("/dev/dri/", "/dev/nvidia"), "infiniband": ("/dev/infiniband/",)}
 """Types whose nodes the server chooses: how the paths of those begin."""
+LINKS = ("nic", "infiniband")
+NET = "/sys/class/net"
+ALWAYS = f"{NET}/lo"
 
 
 def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> bool:
@@ -59,6 +62,8 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
         config = _keys(server, name, device, made, found, running)
         for inside in filter(None, places.values() if running else ()):
             look.wake(inside)
+        if running and any(values["type"] in LINKS for values in made.devices.values()):
+            look.wake(ALWAYS)
         for part, path in mounts.items() if running else ():
             if _may_be_nothing(made.devices[part]):
                 before[part] = node(server, name, path)
@@ -83,6 +88,9 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
                     _take_out(server, name, device, f"nothing new is at {where}")
             for part, path in mounts.items():
                 _verify_mount(server, name, device, path, made.devices[part], before.get(part))
+            _verify_links(
+                server, name, device, {part: keys for part, keys in made.devices.items() if keys["type"] in LINKS}
+            )
     return running
 
 
@@ -214,6 +222,50 @@ def _verify_mount(
     _take_out(server, name, device, reason)
 
 
+class Link:
+    """One inside: its name, and the hardware address that it was given ("": none that is known)."""
+
+    __slots__ = ("address", "name")
+
+    def __init__(self, part: str, keys: Mapping[str, str], config: Mapping[str, str]) -> None:
+        own = f"volatile.{part}."
+        self.name = keys.get("name") or config.get(own + "name", "")
+        known = keys.get("hwaddr") or config.get(own + "hwaddr") or config.get(own + "last_state.hwaddr", "")
+        # Of InfiniBand's twenty bytes some are the kernel's choice.
+        self.address = known.lower() if keys["type"] == "nic" else ""
+
+    def shows(self, server: Server, name: str) -> bool:
+        """Whether the instance's own /sys has its name."""
+        return bool(self.name and node(server, name, f"{NET}/{self.name}"))
+
+
+def _links(server: Server, name: str) -> dict[str, str]:
+    """Name → hardware address, as the server finds them: right for whatever is mounted inside, and slower than to look there."""
+    found = server.get(f"{instances.path(name)}/state").get("network") or {}
+    return {str(link): str(keys["hwaddr"]).lower() for link, keys in found.items()}
+
+
+def _verify_links(server: Server, name: str, device: str, parts: Mapping[str, Mapping[str, str]]) -> None:
+    """The same of network links. One that the instance has renamed already is known by its address."""
+    if not parts:
+        return
+    config = instances.get(server, name)["config"]
+    for link in (Link(part, keys, config) for part, keys in parts.items()):
+        if link.shows(server, name):
+            continue
+        there = _links(server, name)
+        if link.name not in there and (link.address or "-") not in there.values():
+            _take_out(server, name, device, f"there is no link `{link.name or link.address}`")
+
+
+def _is_left(server: Server, name: str, link: Link) -> bool:
+    """Whether one that was taken away is still inside: by its name, which another may have by now."""
+    if not link.shows(server, name) and node(server, name, ALWAYS):
+        return False
+    address = _links(server, name).get(link.name)
+    return address is not None and address == (link.address or address)
+
+
 def _is_mounted(server: Server, name: str, path: str) -> bool:
     """As the instance's own `grep` says; one without is believed."""
     from ctrmgr.remote import execute
@@ -269,7 +321,7 @@ def remove(server: Server, name: str, device: str) -> None:
     instances.update(server, name, change)
 
 
-def _take(device: str, data: dict[str, Any]) -> list[dict[str, str]]:
+def _take(device: str, data: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Out of an instance's devices, and its parts and keys with it, but for keys that another device needs, too. Returns all that
     went."""
     config = data["config"]
@@ -278,7 +330,7 @@ def _take(device: str, data: dict[str, Any]) -> list[dict[str, str]]:
     for key in parts:
         if key not in others:
             config.pop(key, None)
-    return [keys for part in {device, *parts} if (keys := data["devices"].pop(part, None))]
+    return {part: keys for part in {device, *parts} if (keys := data["devices"].pop(part, None))}
 
 
 class Detached:
@@ -294,16 +346,19 @@ def detach(server: Server, name: str, device: str) -> Detached:
     """Take a device away. Raises NotFoundError when there is no such device, BackendError when it is still inside."""
     live, started = False, Moment()
     places: list[str] = []
+    links: list[Link] = []
     look = Look(server, name)
 
     def change(found: dict[str, Any], data: dict[str, Any]) -> None:
-        nonlocal live, places, started
+        nonlocal live, places, links, started
         if device not in found["devices"]:
             raise _missing(server, name, device, found)
-        places = [inside for keys in _take(device, data) if (inside := _inside(keys))]
+        gone = _take(device, data)
+        places = [inside for keys in gone.values() if (inside := _inside(keys))]
+        links = [Link(part, keys, found["config"]) for part, keys in gone.items() if keys["type"] in LINKS]
         live = found["status"] in ("Running", "Frozen")
         started = Moment.of(str(found["last_used_at"]))
-        for inside in places if live else ():
+        for inside in [*places, *(ALWAYS for _ in links)] if live else ():
             look.wake(inside)
 
     with look:
@@ -312,11 +367,18 @@ def detach(server: Server, name: str, device: str) -> Detached:
             # What was there before the instance began is not ours: servers show the host's /dev/fuse.
             left = node(server, name, inside)
             if left and Moment.of(left.get("modified", "")) >= started:
-                raise BackendError(
-                    f"`{server.name}` says that `{device}` is detached, but `{inside}` is still in `{name}`",
-                    hint="it is out of the configuration: a restart takes it away",
-                )
+                raise _still_there(server, name, device, inside)
+        for link in links if live else ():
+            if _is_left(server, name, link):
+                raise _still_there(server, name, device, link.name)
     return Detached(live)
+
+
+def _still_there(server: Server, name: str, device: str, what: str) -> BackendError:
+    return BackendError(
+        f"`{server.name}` says that `{device}` is detached, but `{what}` is still in `{name}`",
+        hint="it is out of the configuration: a restart takes it away",
+    )
 
 
 def _missing(server: Server, name: str, device: str, found: Mapping[str, Any]) -> CtrmgrError:

@@ -29,6 +29,14 @@ PATIENCE = 120.0
 ENTER = """
 set -eu
 root=$1 scratch=$2
+# A /sys that shows the links of this network, with what is mounted in it.
+mkdir -p "$scratch/sys"
+mount --rbind /sys "$scratch/sys"
+mount -t sysfs sysfs /sys
+for folder in fs/cgroup kernel/security; do
+    mount --rbind "$scratch/sys/$folder" "/sys/$folder"
+done
+umount -l "$scratch/sys"
 if [ "$root" != / ]; then
     mkdir -p "$scratch/over/upper" "$scratch/over/work" "$scratch/over/root"
     mount -t overlay -o "lowerdir=$root,upperdir=$scratch/over/upper,workdir=$scratch/over/work" overlay "$scratch/over/root"

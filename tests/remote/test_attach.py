@@ -56,6 +56,24 @@ def test_success_that_is_none(c1: Remote) -> None:
         c1("detach-device", "host:c1", "d")
 
 
+def test_links(c1: Remote) -> None:
+    """Also one that the instance has renamed meanwhile, and where it has no /sys to look at."""
+    nic = ("type=nic", "nictype=p2p")
+    c1("attach-device", "host:c1", "chosen", *nic)
+    c1("attach-device", "host:c1", "n", *nic, "name=net7")
+    assert sh(c1, "ls /sys/class/net").split() == ["eth0", "lo", "net7"]
+    sh(c1, "ip link set net7 name net8; ip link add net9 type bridge")
+    assert "net9" in c1("attach-device", "host:c1", "m", *nic, "name=net9", code=6).stderr
+    c1("detach-device", "host:c1", "n")
+    c1("detach-device", "host:c1", "chosen")
+    assert sh(c1, "ls /sys/class/net").split() == ["lo", "net9"]
+    sh(c1, "umount -l /sys")
+    c1("attach-device", "host:c1", "n", *nic, "name=net7")
+    sh(c1, "grep net7 /proc/net/dev")
+    c1("detach-device", "host:c1", "n")
+    assert "devices: {}" in c1("config", "show", "host:c1").stdout
+
+
 @pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_refused_before_anything(c1: Remote) -> None:
     assert (
