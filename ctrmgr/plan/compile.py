@@ -19,6 +19,7 @@ from ctrmgr.plan import (
     link_limits,
     numa,
     oom,
+    raw_limits,
     rlimits,
     seccomp,
     sysctl,
@@ -104,6 +105,7 @@ def compile_template(
             link_limits.__file__,
             numa.__file__,
             oom.__file__,
+            raw_limits.__file__,
             rlimits.__file__,
             sysctl.__file__,
             seccomp.default_policy_path(),
@@ -200,6 +202,7 @@ def build(
     best_effort = config.get("limits.enforcement") == "best-effort"
     device_rows = device_limits.resolve(device_rows, host, best_effort=best_effort)
     device_rows = gpu_limits.resolve(device_rows, gpu_limits.defaults(config), host, best_effort=best_effort)
+    limits.agree(made, device_rows)
     rows += gpu_limits.kept(config)
     rows += _network(device_rows, config)
     rows += sysctl.rows(config, host, is_host_network=["net", "host"] in rows)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ctrmgr.errors import SpecError, UnsupportedError
 from ctrmgr.host.cgroup import UNIFIED
 from ctrmgr.host.machine import Host
+from ctrmgr.plan import raw_limits
 from ctrmgr.spec import values
 from ctrmgr.spec.limit_files import KEYED, UNIFIED_FILES, V1_FILES, hugetlb
 from ctrmgr.spec.limits import LIMITS, Ask, File, Limit
@@ -44,7 +45,7 @@ def rows(config: Mapping[str, str], host: Host) -> list[list[str]]:
                 raise SpecError(f"`{other}` and `{key}` both say what `{row[2]}` is", hint="take one of them out")
             if row not in found:
                 found.append(row)
-    _check_order(found)
+    raw_limits.check_order(found)
     return found
 
 
@@ -74,7 +75,7 @@ def _rows(key: str, limit: Limit, config: Mapping[str, str], host: Host) -> Iter
     if not files:
         raise UnsupportedError(f"`{key}` cannot be enforced here: {limit.absent}", hint=BEST_EFFORT)
     if not limit.controller:
-        _check_raw(ask)
+        raw_limits.check(ask, host)
     for file in files:
         value = file.make(ask)
         if value is None:
@@ -94,20 +95,6 @@ def _rows(key: str, limit: Limit, config: Mapping[str, str], host: Host) -> Iter
             continue
         for setting in _settings(name, value):
             yield _file(hierarchy, name, setting)
-
-
-SIZES = ("memory.", "hugetlb.")
-FLAGS = ("memory.oom.group", "memory.zswap.writeback")
-"""Files of these controllers that say no size."""
-
-
-def _check_raw(ask: Ask) -> None:
-    """Raises SpecError for what no kernel takes as a size or a number."""
-    sized = ask.suffix.startswith(SIZES) and ask.suffix not in FLAGS
-    digits = ask.value[:-1] if sized and ask.value[-1:].upper() in "KMGTPE" else ask.value
-    if (sized or ask.suffix == "pids.max") and ask.value != "max" and not digits.isdecimal():
-        units = ", perhaps with K, M, G or T," if sized else ""
-        raise SpecError(f"`{ask.key}`: `{ask.value}` is not what the kernel takes: a number{units} or `max`")
 
 
 def where(key: str, controller: str, v1: str, host: Host) -> str:
@@ -177,19 +164,17 @@ def _place(row: Sequence[str]) -> tuple[str, ...]:
     return (row[1], row[2], _subject(row[2], row[3]))
 
 
-def _check_order(found: Rows) -> None:
-    """A guarantee, or a soft limit, above the hard limit would never be reached."""
-    said = {row[2]: row[3] for row in found if row[0] == "cgroup-file"}
-    hard = _number(said.get("memory.max", "max"))
-    for name in ("memory.min", "memory.low", "memory.high"):
-        if hard is not None and name in said and (_number(said[name]) or 0) > hard:
-            raise SpecError(f"`unified.{name}` is above the hard limit of {hard} bytes", hint="see `limits.memory`")
-
-
-def _number(value: str) -> int | None:
-    """Of a kernel's size (`64M`); None for `max` and what is none."""
-    digits, unit = (value[:-1], value[-1:].upper()) if value[-1:].upper() in "KMGT" else (value, "")
-    return int(digits) << " KMGT".index(unit or " ") * 10 if digits.isdecimal() else None
+def agree(own: Rows, devices: Rows) -> None:
+    """Raises SpecError where the instance's own rows and those of its devices say different things about one file."""
+    said = {_place(row): row[3] for row in own if row[0] == "cgroup-file"}
+    theirs = [(row[1], _file(row[2], row[3], row[4])) for row in devices if row[0] == "device-limit"]
+    for name, row in theirs:
+        if said.get(_place(row), row[3]) != row[3]:
+            what = f"`{row[2]}` of `{_subject(row[2], row[3])}`"
+            raise SpecError(
+                f"`unified.{row[2]}` and device `{name}` both say what {what} is", hint="take one of them out"
+            )
+    raw_limits.check_order([*own, *(row for _, row in theirs)])
 
 
 def neutral(file: str, subject: str, host: Host) -> str:
@@ -267,7 +252,7 @@ def holds(file: str, planned: str, text: str) -> bool:
         return actual[:1].isdecimal() and values.expand_cpus(planned) == values.expand_cpus(actual)
     if file.startswith(KEYED):
         return bool(actual) and planned.rsplit(maxsplit=1)[-1] in actual.split()
-    wanted, found = _number(planned), _number(actual)
+    wanted, found = raw_limits.number(planned), raw_limits.number(actual)
     if wanted is None or found is None:
         return planned.split() == actual.split()
     # The kernel counts memory in whole pages.

@@ -54,6 +54,22 @@ def made(
     return [" ".join(row[2:]) for row in found if row[0] in ("device-limit", "gpu-limit", "device-env")]
 
 
+def test_raw_keys_and_those_of_devices_do_not_contradict_each_other(machine: Machine) -> None:
+    root = machine("xe")
+    cgroups(root)
+    devices = [["device-limit", "g", "unified", "dmem.max", f"{REGIONS[0]} 4096"]]
+    for file, value, said in (
+        ("dmem.max", 8192, "`unified.dmem.max` and device `g` both say what `dmem.max` of"),
+        ("dmem.min", 8192, "`dmem.min` of `.*` is above the hard limit of 4096 bytes"),
+    ):
+        own = limits.rows({f"unified.{file}": f"{REGIONS[0]} {value}"}, Host(root))
+        with pytest.raises(SpecError, match=said):
+            limits.agree(own, devices)
+        limits.agree(own, [["device-limit", "g", "unified", "dmem.max", f"{REGIONS[1]} 4096"]])
+    with pytest.raises(HostError, match=r"of `.*` in all"):
+        limits.rows({"unified.dmem.low": f"{REGIONS[1]} 2G"}, Host(root))
+
+
 @pytest.mark.parametrize(
     "given", [{"memory": "2GiB", "memory.reserve": "25%"}, {"memory": "1MiB", "memory.reserve": "9GiB"}]
 )
