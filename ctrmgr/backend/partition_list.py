@@ -29,14 +29,14 @@ class Partition:
         return f"Partition({self.name or self.used_by or self.part!r} of {self.device!r}: {pools.listed(self.takes)})"
 
     def row(self) -> dict[str, object]:
-        """For a table."""
+        """For programs."""
         return {
             "name": self.name,
             "used by": self.used_by,
             "type": self.type,
             "device": self.device,
             "part": self.part,
-            "takes": pools.listed(self.takes),
+            "takes": self.takes,
             "nodes": self.nodes,
             "state": self.state,
         }
@@ -80,7 +80,7 @@ def _nodes(held: Held) -> list[str]:
 
 
 def overview() -> tuple[list[dict[str, object]], list[dict[str, object]], list[CtrmgrError]]:
-    """All partitions and all pools, for tables, and what could not be asked."""
+    """All partitions and all pools, for programs, and what could not be asked."""
     listed, sums, wrong = _look()
     return [each.row() for each in listed], sums, wrong
 
@@ -141,8 +141,9 @@ def _pool(place: partitions.Place, given: Sequence[pools.Share]) -> dict[str, ob
         "type": place.type,
         "device": found.id,
         "model": found.model,
-        "pools": pools.listed(found.pools),
-        "free": pools.listed(left),
-        "partitions": f"{sum(1 for share in given if share.part)} of {found.partitions}",
-        "profiles": [f"{name}: {pools.listed(takes)}" for name, takes in found.profiles.items()],
+        "pools": dict(found.pools),
+        "free": dict(left),
+        "partitions": sum(1 for share in given if share.part),
+        "most": found.partitions,
+        "profiles": {name: dict(takes) for name, takes in found.profiles.items()},
     }

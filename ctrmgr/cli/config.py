@@ -7,7 +7,7 @@ import sys
 
 from ctrmgr import state
 from ctrmgr.backend.record import Record
-from ctrmgr.cli import command, config_device
+from ctrmgr.cli import command, config_device, table
 from ctrmgr.cli.command import Argument, Command
 from ctrmgr.cli.profile import OCI
 from ctrmgr.errors import ConflictError, NotFoundError
@@ -42,14 +42,17 @@ def config_show(args: Args) -> None:
 
         show_oci(args, *profile.merge([profile.load(find(known)) for known in own.profiles], own.config, own.devices))
     else:
-        print(_yaml(own), end="")
+        table.print_document(_data(own), args.one("format", "table"))
+
+
+def _data(own: Record) -> dict[str, object]:
+    return {"profiles": own.profiles, "config": own.config, "devices": own.devices}
 
 
 def _yaml(own: Record) -> str:
     import yaml
 
-    data = {"profiles": own.profiles, "config": own.config, "devices": own.devices}
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(_data(own), sort_keys=False, allow_unicode=True)
 
 
 def config_get(args: Args) -> None:
@@ -60,7 +63,7 @@ def config_get(args: Args) -> None:
     own, name = Record(args.positional[0]), args.positional[1]
     keys.lookup(name)
     written = profile.written(profile.load_all(find(known) for known in own.profiles), own.config)
-    print(written.get(keys.OLD_NAMES.get(name, name), ""))
+    table.print_value(written.get(keys.OLD_NAMES.get(name, name), ""), args.one("format", "table"))
 
 
 def config_set(args: Args) -> None:

@@ -29,22 +29,24 @@ def device_list(args: Args) -> None:
 
 
 def device_show(args: Args) -> None:
-    import yaml
-
     from ctrmgr.backend import device_keys
+    from ctrmgr.cli import table
 
     own = Record(args.positional[0])
     found = {
-        name: each.keys for name, each in device_keys.known(own).items() if args.flag("expanded") or not each.profile
+        name: dict(sorted(each.keys.items()))
+        for name, each in device_keys.known(own).items()
+        if args.flag("expanded") or not each.profile
     }
-    print(yaml.safe_dump(found, sort_keys=True, allow_unicode=True), end="")
+    table.print_document(found, args.one("format", "table"))
 
 
 def device_get(args: Args) -> None:
     from ctrmgr.backend import device_keys
+    from ctrmgr.cli import table
 
     name, device, key = args.positional
-    print(device_keys.one(Record(name), device).keys.get(key, ""))
+    table.print_value(device_keys.one(Record(name), device).keys.get(key, ""), args.one("format", "table"))
 
 
 def given(words: list[str]) -> dict[str, str]:

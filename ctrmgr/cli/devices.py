@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ctrmgr.cli.command import Args
 
 COLUMNS = ("kind", "id", "name", "model", "driver", "pci", "numa", "nodes", "held by")
+SPARE = ("numa", "driver", "pci", "name", "model")
 
 
 def device_list(args: Args) -> None:
@@ -26,7 +27,7 @@ def device_list(args: Args) -> None:
     if form in ("json", "yaml"):
         table.print_rows((), [device.fields() for device in chosen], form)
     else:
-        table.print_rows(COLUMNS, [row(device) for device in chosen], form)
+        table.print_rows(COLUMNS, [row(device) for device in chosen], form, spare=SPARE)
 
 
 def everything(kinds: Sequence[str] = ()) -> list[Device]:
@@ -48,8 +49,13 @@ def row(device: Device) -> dict[str, object]:
         "pci": device.pci,
         "numa": device.numa if device.numa >= 0 else "",
         "nodes": [node.path for node in device.nodes if node.present],
-        "held by": [*map(str, device.holders), *_host(device)],
+        "held by": _users(device),
     }
+
+
+def _users(device: Device) -> list[str]:
+    """Each once, however many of its devices are made of this one."""
+    return list(dict.fromkeys([*map(str, device.holders), *_host(device)]))
 
 
 def _host(device: Device) -> list[str]:
@@ -155,7 +161,7 @@ def _below(bridge: topology.Bridge) -> list[Branch]:
 
 
 def _leaf(device: Device) -> str:
-    used = [*map(str, device.holders), *_host(device)]
+    used = _users(device)
     holders = f" [{', '.join(used)}]" if used else ""
     words = " ".join(dict.fromkeys(filter(None, (device.pci, device.kind, device.name, device.model))))
     parts = device.details.get("parts")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.cli import distant
+from ctrmgr.cli import distant, table
 from ctrmgr.cli.command import pairs
 from ctrmgr.errors import NotFoundError, SpecError
 from ctrmgr.remote import devices, instances, owners, registry, translate
@@ -280,7 +280,7 @@ def config_show(args: Args) -> None:
     if args.flag("oci"):
         raise SpecError("`--oci` is for what is on this machine", hint="`ctrmgr profile pull` takes a profile over")
     server, name = distant.one(args.positional[0])
-    print(shown(instances.get(server, name)), end="")
+    table.print_text(shown(instances.get(server, name)), args.one("format", "table"))
 
 
 def shown(found: Mapping[str, Any]) -> str:
@@ -291,7 +291,8 @@ def shown(found: Mapping[str, Any]) -> str:
 
 def config_get(args: Args) -> None:
     server, name = distant.one(args.positional[0])
-    print(instances.get(server, name)["expanded_config"].get(args.positional[1], ""))
+    value = instances.get(server, name)["expanded_config"].get(args.positional[1], "")
+    table.print_value(value, args.one("format", "table"))
 
 
 def config_set(args: Args) -> None:

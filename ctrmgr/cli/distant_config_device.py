@@ -36,17 +36,20 @@ def device_list(args: Args) -> None:
 
 
 def device_show(args: Args) -> None:
-    import yaml
+    from ctrmgr.cli import table
 
     server, name = distant.one(args.positional[0])
     found = instances.get(server, name)["expanded_devices" if args.flag("expanded") else "devices"]
-    print(yaml.safe_dump(found, sort_keys=True, allow_unicode=True), end="")
+    shown = {device: dict(sorted(keys.items())) for device, keys in sorted(found.items())}
+    table.print_document(shown, args.one("format", "table"))
 
 
 def device_get(args: Args) -> None:
+    from ctrmgr.cli import table
+
     word, device, key = args.positional
     server, name = distant.one(word)
-    print(_of(instances.get(server, name), word, device)[0].get(key, ""))
+    table.print_value(_of(instances.get(server, name), word, device)[0].get(key, ""), args.one("format", "table"))
 
 
 def _change(args: Args, values: Mapping[str, str | None], *, override: bool = False) -> None:

@@ -14,7 +14,8 @@ from ctrmgr.remote.server import of, open_server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
     from ctrmgr.cli.command import Args
     from ctrmgr.cli.distant_copy import End
@@ -53,7 +54,7 @@ def image_list(args: Args) -> None:
         else:
             found = _server_rows(args, remote, people)
         rows += [row for row in found if not part or any(part in name for name in row["alias"])]  # type: ignore[attr-defined]
-    table.print_rows(COLUMNS, rows, args.one("format", "table"))
+    table.print_rows(COLUMNS, rows, args.one("format", "table"), spare=image.SPARE)
 
 
 def _server_rows(args: Args, remote: registry.Remote, people: bool) -> list[dict[str, object]]:
@@ -68,7 +69,7 @@ def _server_rows(args: Args, remote: registry.Remote, people: bool) -> list[dict
                 "description": each["properties"].get("description", ""),
                 "architecture": each["architecture"],
                 "size": table.size(each["size"]) if people else each["size"],
-                "created": str(each["created_at"])[:10],
+                "created": _created(each)[: 10 if people else None],
             }
             for each in images.listing(server)
         ]
@@ -88,10 +89,20 @@ def _stream_rows(remote: registry.Remote, people: bool) -> list[dict[str, object
                 "description": each.description,
                 "architecture": each.architecture,
                 "size": table.size(size) if people else size,
-                "created": each.version[:8],
+                "created": _day(each.version),
             }
         )
     return rows
+
+
+def _created(image: Mapping[str, Any]) -> str:
+    return str(image["created_at"])[:19] + "Z"
+
+
+def _day(version: str) -> str:
+    """The day in a version as image servers count them (`20241122_05:24`); one that is another word is left as it is."""
+    day = version[:8]
+    return f"{day[:4]}-{day[4:6]}-{day[6:]}" if len(day) == 8 and day.isdecimal() else version
 
 
 def image_info(args: Args) -> None:
@@ -121,9 +132,12 @@ def image_info(args: Args) -> None:
             "architecture": found["architecture"],
             "size": found["size"],
             "public": found["public"],
-            "created": str(found["created_at"])[:19] + "Z",
+            "created": _created(found),
         }
-    table.print_object(fields, args.one("format", "table"))
+    form = args.one("format", "table")
+    if form == "table":
+        fields["size"] = table.size(int(str(fields["size"])))
+    table.print_object(fields, form)
 
 
 @contextlib.contextmanager

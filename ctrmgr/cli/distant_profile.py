@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from ctrmgr import state
-from ctrmgr.cli import distant, distant_config
+from ctrmgr.cli import distant, distant_config, table
 from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError, SpecError
 from ctrmgr.remote import registry
 from ctrmgr.remote.server import Server, UnknownError, open_server, quoted, retried
@@ -25,8 +25,6 @@ def _at(word: str) -> tuple[Server, str]:
 
 
 def profile_list(args: Args) -> None:
-    from ctrmgr.cli import table
-
     rows: list[dict[str, object]] = []
     for word in args.positional:
         server, part = _at(word)
@@ -68,7 +66,7 @@ def profile_show(args: Args) -> None:
     if args.flag("oci"):
         raise SpecError("`--oci` is for what is on this machine", hint="`ctrmgr profile pull` takes a profile over")
     server, name = _at(args.positional[0])
-    print(text(get(server, name)[0], name), end="")
+    table.print_text(text(get(server, name)[0], name), args.one("format", "table"))
 
 
 def profile_push(args: Args) -> None:

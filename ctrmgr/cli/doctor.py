@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ctrmgr.backend import doctor
 from ctrmgr.cli.command import Argument, Command, Option
-from ctrmgr.cli.table import print_rows
+from ctrmgr.cli.table import print_rows, print_wide, width
 from ctrmgr.errors import HostError
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ def run_doctor(args: Args) -> int:
     if form == "table":
         for row in rows:
             hint = f" ({row['hint']})" if row["hint"] and row["status"] in ("wrong", "note") else ""
-            print(f"{row['status']:<7} {row['subject']}: {row['check']}: {row['text']}{hint}")
+            print_wide(f"{row['status']:<7} {row['subject']}: {row['check']}: {row['text']}{hint}", width())
     else:
         print_rows(COLUMNS, rows, form)
     return 0 if doctor.is_well(findings) else HostError.exit_code

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from ctrmgr.cli import table
 from ctrmgr.cli.command import Argument, Command, usage
+from ctrmgr.cli.table import beside, wrapped
 from ctrmgr.errors import SpecError
 
 TYPE_CHECKING = False
@@ -14,10 +16,10 @@ if TYPE_CHECKING:
 def run_help(args: Args) -> None:
     from ctrmgr.cli import main
 
-    name = " ".join(args.positional)
+    name, room = " ".join(args.positional), table.width()
     found = [command for command in main.every_command() if command.name == name]
     if found:
-        print(describe(found[0]))
+        print(describe(found[0], room))
         return
     listed = [command for command in main.every_command() if not name or command.name.split(" ")[0] == name]
     if not listed:
@@ -26,18 +28,19 @@ def run_help(args: Args) -> None:
     print("usage: ctrmgr COMMAND …\n" if not name else f"usage: ctrmgr {name} …\n")
     width = max(len(command.name) for command in listed)
     for command in listed:
-        print(f"  {command.name.ljust(width)}  {command.summary}")
+        print(beside(f"  {command.name}", width + 2, command.summary, room))
     print("\n`ctrmgr COMMAND --help` says more about each.")
 
 
-def describe(command: Command) -> str:
-    lines = [f"usage: {usage(command)}", "", command.summary[0].upper() + command.summary[1:] + "."]
-    if command.help:
-        lines += ["", command.help]
+def describe(command: Command, room: int = 0) -> str:
+    """In a terminal of this width, or (0) in lines as long as they are."""
+    lines = [f"usage: {usage(command)}"]
+    for text in filter(None, (command.summary[0].upper() + command.summary[1:] + ".", command.help)):
+        lines += ["", *(wrapped(text, room) if room else [text])]
     rows = [(argument.name, argument.help) for argument in command.arguments]
     rows += [(option_words(option.name, option.short, option.value), option.meaning) for option in command.options]
     width = max(len(left) for left, _ in rows)
-    return "\n".join([*lines, "", *(f"  {left.ljust(width)}  {right}" for left, right in rows)])
+    return "\n".join([*lines, "", *(beside(f"  {left}", width + 2, right, room) for left, right in rows)])
 
 
 def option_words(name: str, short: str, value: str) -> str:

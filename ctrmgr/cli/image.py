@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-import time
 
 from ctrmgr.cli.command import Argument, Command, Option
 from ctrmgr.errors import ConflictError, NotFoundError
@@ -29,8 +28,10 @@ def _dry(args: Args, text: str) -> bool:
     return False
 
 
-def _day(image: store.Image) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(int(image.metadata.get("created", "0"))))
+def _created(image: store.Image) -> str:
+    from ctrmgr.cli import table
+
+    return table.moment(int(image.metadata.get("created", "0")))
 
 
 def names_remote(word: str) -> bool:
@@ -65,10 +66,11 @@ def image_list(args: Args) -> None:
     if args.positional:
         raise NotFoundError(f"no remote `{args.positional[0].partition(':')[0]}`", hint="`ctrmgr remote list`")
     form = args.one("format", "table")
-    table.print_rows(COLUMNS, rows(form == "table"), form)
+    table.print_rows(COLUMNS, rows(form == "table"), form, spare=SPARE)
 
 
 COLUMNS = ("alias", "fingerprint", "description", "architecture", "size", "created")
+SPARE = ("architecture", "created")
 
 
 def rows(people: bool) -> list[dict[str, object]]:
@@ -92,7 +94,7 @@ def rows(people: bool) -> list[dict[str, object]]:
             row["description"] = image.metadata.get("description", "")
             row["architecture"] = image.metadata.get("architecture", "")
             row["size"] = table.size(bytes_) if people else bytes_
-            row["created"] = _day(image) if people else int(image.metadata.get("created", "0"))
+            row["created"] = _created(image)[: 10 if people else None]
         found.append(row)
     return found
 
@@ -106,11 +108,13 @@ def image_info(args: Args) -> None:
     fields["aliases"] = [alias for alias, target in store.aliases() if target == image.fingerprint]
     fields.update(image.metadata)
     fields["rootfs"] = image.rootfs
-    fields["used_by"] = removal.users(image.fingerprint)
+    fields["used by"] = removal.users(image.fingerprint)
     form = args.one("format", "table")
-    if form == "table":
-        fields["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(image.metadata.get("created", "0"))))
-        fields["size"] = table.size(int(image.metadata.get("size", "0")))
+    fields["created"] = _created(image)
+    size = int(image.metadata.get("size", "0"))
+    fields["size"] = table.size(size) if form == "table" else size
+    if image.metadata.get("halt-signal", "").isdecimal():
+        fields["halt-signal"] = int(image.metadata["halt-signal"])
     table.print_object(fields, form)
 
 

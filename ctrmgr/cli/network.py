@@ -48,10 +48,10 @@ def _listed(args: Args, columns: tuple[str, ...], here: Callable[[], Rows], ther
             print(f"error: {found.message}", file=sys.stderr)
             code = max(code, found.exit_code)
     form = args.one("format", "table")
-    if form in ("table", "csv"):
+    if form == "table":
         for row in rows:
             for key in ("used", "total"):
-                if isinstance(row.get(key), int) and form == "table":
+                if isinstance(row.get(key), int):
                     row[key] = table.size(int(str(row[key])))
             if "managed" in row:
                 row["managed"] = "yes" if row["managed"] else ""

@@ -23,10 +23,30 @@ def run_list(args: Args) -> None:
     listed, pools, wrong = partition_list.overview()
     for error in wrong:
         print(f"warning: {error.message}", file=sys.stderr)
-    if args.flag("pools"):
-        table.print_rows(POOLS, pools, args.one("format", "table"))
-    else:
-        table.print_rows(PARTITIONS, listed, args.one("format", "table"))
+    form = args.one("format", "table")
+    columns, rows = (POOLS, pools) if args.flag("pools") else (PARTITIONS, listed)
+    if form in ("table", "csv"):
+        rows = [{key: _words(key, value) for key, value in row.items()} for row in rows]
+    if form == "table":
+        rows = [
+            {**row, "partitions": f"{row['partitions']} of {row['most']}"} if "most" in row else row for row in rows
+        ]
+    elif columns is POOLS:
+        columns = (*columns[:-1], "most", columns[-1])
+    table.print_rows(columns, rows, form, spare=("model", "profiles", "nodes"))
+
+
+def _words(key: str, value: object) -> object:
+    """Amounts as they are asked for: `cores=2,memory=8GiB`."""
+    from ctrmgr.backend import pools
+
+    if not isinstance(value, dict):
+        return value
+    return (
+        [f"{name}: {pools.listed(takes)}" for name, takes in value.items()]
+        if key == "profiles"
+        else pools.listed(value)
+    )
 
 
 def run_create(args: Args) -> None:

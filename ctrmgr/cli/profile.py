@@ -86,7 +86,7 @@ def profile_list(args: Args) -> None:
             first, *more = error.message.split("\n")
             description = f"(wrong: {first}{f', and {len(more)} more' if more else ''})"
         rows.append({"name": name, "description": description, "file": path})
-    table.print_rows(("name", "description", "file"), rows, args.one("format", "table"))
+    table.print_rows(("name", "description", "file"), rows, args.one("format", "table"), spare=("file",))
 
 
 def profile_show(args: Args) -> None:
@@ -98,7 +98,9 @@ def profile_show(args: Args) -> None:
 
         show_oci(args, *profile.merge([profile.load(path)], {}, {}))
     else:
-        print(_read(path), end="")
+        from ctrmgr.cli import table
+
+        table.print_text(_read(path), args.one("format", "table"))
 
 
 def show_oci(args: Args, config: Mapping[str, str], devices: Mapping[str, Mapping[str, str]]) -> None:

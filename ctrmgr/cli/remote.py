@@ -76,7 +76,7 @@ def remote_list(args: Args) -> None:
         for each in remotes.by_name.values()
     ]
     form = args.one("format", "table")
-    if form in ("table", "csv"):
+    if form == "table":
         rows = [{**row, "default": "yes" if row["default"] else ""} for row in rows]
     table.print_rows(("name", "url", "kind", "project", "default"), rows, form)
 

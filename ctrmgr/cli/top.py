@@ -11,6 +11,7 @@ import time
 from ctrmgr.backend import recording, usage
 from ctrmgr.cli import screen
 from ctrmgr.cli.command import Argument, Command, Option
+from ctrmgr.cli.table import width
 from ctrmgr.errors import SpecError
 
 TYPE_CHECKING = False
@@ -92,11 +93,11 @@ def printers(form: str) -> Callable[[float, Sequence[Usage]], None]:
                                      *(usage.plain(given.get(key)) for key in usage.GPU_FIELDS)])  # fmt: skip
 
         return rows
-    first = True
+    first, room = True, width()
 
     def table(when: float, found: Sequence[Usage]) -> None:
         nonlocal first
-        print(("" if first else "\n") + "\n".join(line.rstrip() for line in lines(found, 1 << 16, False)))
+        print(("" if first else "\n") + "\n".join(line.rstrip() for line in lines(found, room or 1 << 16, False)))
         first = False
 
     return table

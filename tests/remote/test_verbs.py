@@ -353,7 +353,7 @@ def test_places(both: Ctr) -> None:
     assert [row["managed"] for row in networks if row["name"] == "lxd:lo"] in ([], [False])
     both("create", "builtin:busybox", "c1")
     (bridge,) = json.loads(both("network", "list", "-f", "json").stdout)
-    assert bridge["managed"] and bridge["used by"] == 1 and bridge["ipv4"]
+    assert bridge["managed"] and bridge["used-by"] == 1 and bridge["ipv4"]
     assert "no remote `nope`" in both("network", "list", "nope:", code=3).stderr
 
 

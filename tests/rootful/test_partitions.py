@@ -63,15 +63,15 @@ def test_from_a_profile(scratch: Ctr) -> None:
     assert size_of(disk) == 8 << 20
     assert scratch("exec", "c1", "sh", "-c", "echo written > /dev/fast; head -c 7 /dev/fast").stdout == "written"
     (line,) = listed(scratch)
-    assert (line["used by"], line["takes"], line["state"], line["part"]) == (
+    assert (line["used-by"], line["takes"], line["state"], line["part"]) == (
         "c1/fast",
-        "bytes=8388608",
+        {"bytes": 8388608},
         "in use",
         token,
     )
     assert line["nodes"] == [f"/dev/{disk}"]
     (pool,) = listed(scratch, "--pools")
-    assert (pool["free"], pool["partitions"]) == (f"bytes={56 << 20}", "1 of 16")
+    assert (pool["free"], pool["partitions"], pool["most"]) == ({"bytes": 56 << 20}, 1, 16)
     scratch("stop", "c1")
     assert (listed(scratch), plugins.slices()) == ([], {})
     scratch("start", "c1")
@@ -87,7 +87,7 @@ def test_comes_and_goes_live(scratch: Ctr) -> None:
     scratch("attach-device", "c1", "s", "type=demo-scratch", "partition=bytes=5000")
     ((_, disk),) = plugins.slices().items()
     assert size_of(disk) == 8192  # rounded up by the plugin, and so it counts
-    assert listed(scratch)[0]["takes"] == "bytes=8192"
+    assert listed(scratch)[0]["takes"] == {"bytes": 8192}
     scratch("detach-device", "c1", "s")
     assert plugins.slices() == {}
 
@@ -119,11 +119,11 @@ def test_no_more_nodes(scratch: Ctr) -> None:
 def test_with_a_name(scratch: Ctr) -> None:
     scratch("partition", "create", "big", "memory", "bytes=16MiB")
     (line,) = listed(scratch)
-    assert (line["name"], line["used by"], line["state"]) == ("big", "", "free")
+    assert (line["name"], line["used-by"], line["state"]) == ("big", "", "free")
     scratch(*LAUNCH, "-d", "s,type=demo-scratch,partition=big,path=/dev/s,gid=disk,mode=0640")
     assert scratch("exec", "c1", "ls", "-l", "/dev/s").stdout.startswith("brw-r-----")
     scratch("exec", "c1", "sh", "-c", "echo kept > /dev/s")
-    assert (listed(scratch)[0]["used by"], listed(scratch)[0]["state"]) == ("c1/s", "in use")
+    assert (listed(scratch)[0]["used-by"], listed(scratch)[0]["state"]) == ("c1/s", "in use")
     failed = scratch(*SECOND, "-d", "s,type=any,function=storage.scratch,partition=big", code=4).stderr
     assert "partition `big` is taken" in failed
     assert "c1/s has it" in failed
@@ -287,7 +287,7 @@ def test_formats(scratch: Ctr) -> None:
     scratch("partition", "create", "big", "memory", "bytes=16MiB")
     assert "big" in scratch("partition", "list").stdout
     assert scratch("partition", "list", "--format", "csv").stdout.startswith(
-        "name,used by,type,device,part,takes,nodes,state\n"
+        "name,used-by,type,device,part,takes,nodes,state\n"
     )
     assert "- name: big" in scratch("partition", "list", "--format", "yaml").stdout
     assert os.listdir(scratch.folder / "state/allocations") == ["@.big"]

@@ -50,7 +50,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     run("image list --format json")
     rows = json.loads(capsys.readouterr().out)
     assert [(row["fingerprint"], row["alias"]) for row in rows] == [(A, ["one", "uno"]), (B, [])]
-    assert rows[0]["size"] == 3000000
+    assert (rows[0]["size"], rows[0]["created"]) == (3000000, "1970-01-02T00:00:00Z")
     run("image list -f csv")
     assert capsys.readouterr().out.splitlines()[1].startswith('"one, uno",' + A)
 
@@ -71,7 +71,8 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     fields = yaml.safe_load(capsys.readouterr().out)
     assert fields["fingerprint"] == A
     assert fields["aliases"] == ["one", "uno"]
-    assert fields["used_by"] == []
+    assert (fields["size"], str(fields["created"])) == (3000000, "1970-01-02T00:00:00Z")
+    assert fields["used-by"] == []
 
 
 def test_aliases(capsys: pytest.CaptureFixture[str]) -> None:

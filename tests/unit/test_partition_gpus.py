@@ -255,7 +255,7 @@ def test_mig(tmp_path: Path) -> None:
         start("y", "profile=3g.40gb", **{"driver.capabilities": "none"})
         assert mig(tree) == "1 19 0 1 0\n2 9 4 4 0\n"
         ((_, pool),) = [(each["device"], each) for each in partition_list.overview()[1]]
-        assert pool["partitions"] == "2 of 7"
+        assert (pool["partitions"], pool["most"]) == (2, 7)
         with pytest.raises(SpecError, match=r"has no profile `9g.900gb`"):
             start("z", "profile=9g.900gb")
         stop("x")
