@@ -116,9 +116,9 @@ class Instance:
 
             waiting.attach(self.name, device, keys, wait, volatile=volatile)
             return True
-        from ctrmgr.backend import devices
+        from ctrmgr.backend import attach
 
-        return devices.attach(self.name, device, keys, volatile=volatile)
+        return attach.attach(self.name, device, keys, volatile=volatile)
 
     def detach(self, device: str, *, holders: str = "report", volatile: bool = False) -> Detached:
         """Take a device away; the result names the processes that still have it open or mapped."""

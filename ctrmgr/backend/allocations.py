@@ -12,7 +12,7 @@ import os
 from ctrmgr import state
 from ctrmgr.backend import record
 from ctrmgr.backend.held import NAMED, Held, everything, folder, lines, names, of, read
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend.record import crash
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, SpecError
 

@@ -7,7 +7,7 @@ import os
 from functools import partial
 
 from ctrmgr import __version__, state
-from ctrmgr.backend import held, leases, record, repair
+from ctrmgr.backend import ended, held, leases, record, repair
 from ctrmgr.errors import ConflictError, HelperError
 from ctrmgr.host import cgroup, features, lsm, subid, tpm
 from ctrmgr.kernel import helper
@@ -218,11 +218,11 @@ def _end_run(name: str) -> None:
         with record.lock(name):
             repair.instance(name)
     else:
-        repair.end_run(name)
+        ended.end_run(name)
 
 
 def _claims(known: set[str]) -> Iterator[Finding]:
-    for kind in repair.CLAIMS:
+    for kind in ended.CLAIMS:
         for owner in sorted(set(state.claims(kind).values()) - known):
             if not os.path.isdir(record.home(owner)):
                 text = f"{kind} of `{owner}`, which does not exist"

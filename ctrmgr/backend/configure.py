@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from ctrmgr.backend import allocations, guarantees, leases, limits, live, placement, record, repair
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend.record import crash
 from ctrmgr.host.machine import Host
 from ctrmgr.images import store
 from ctrmgr.plan import compile, numa

@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 
 from ctrmgr import state
-from ctrmgr.backend import record, repair
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend import ended, record, repair
+from ctrmgr.backend.record import crash
 from ctrmgr.errors import ConflictError, HostError, SpecError
 from ctrmgr.host import net
 from ctrmgr.images import store
@@ -80,7 +80,7 @@ def create(wish: Wish) -> str:
             try:
                 _fill(aside, name, wish, image, rows)
             except BaseException:
-                repair.remove_tree(aside)
+                record.remove_tree(aside)
                 raise
     return name
 
@@ -170,7 +170,7 @@ def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]
         os.rename(aside, record.home(name))
         crash("create-named")
     except BaseException as error:
-        repair.release(name)
+        ended.release(name)
         if isinstance(error, OSError):
             raise state.unwritable(aside, error) from error
         raise

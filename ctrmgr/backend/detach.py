@@ -7,8 +7,8 @@ import errno
 import os
 
 from ctrmgr import state
-from ctrmgr.backend import leases, record, repair
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend import ended, leases, record, repair
+from ctrmgr.backend.record import crash
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import ConflictError, HostError, NotFoundError, SpecError
 from ctrmgr.kernel import control
@@ -72,7 +72,7 @@ def take(
         if attached:
             made = _hooks(name, device, there)
             result = ask_take(name, device, holders, control.DETACH)
-            repair.lift(name, plan, device)
+            ended.lift(name, plan, device)
             leases.release(name, device)
             crash("detach-done")
             if made:
@@ -89,7 +89,7 @@ def take(
         record.drop(own.path)
         raise
     record.finish(own.path)
-    if repair.has_allocations(name):
+    if ended.has_allocations(name):
         from ctrmgr.backend import allocations
 
         allocations.detach(name, device)

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from ctrmgr import state
-from ctrmgr.backend import configure, detach, devices, record, repair
-from ctrmgr.backend.record import Record
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend import attach, configure, detach, devices, record, unfinished
+from ctrmgr.backend.record import Record, crash
 from ctrmgr.devices import driver
-from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError
+from ctrmgr.errors import ConflictError, NotFoundError
 from ctrmgr.kernel import control
 from ctrmgr.plan import profiled
 
@@ -98,40 +97,18 @@ def change(
             return Changed(configure.apply(own, say))
         kept, rows = devices.check(device, after)
         devices.limited(rows, own.plan())  # refused before it is taken
-        path = f"{own.path}/{repair.ANEW}"
+        path = f"{own.path}/{record.ANEW}"
         state.write_flat(path, [["device", device, key, value] for key, value in before.items()])
         try:
             result, taken = detach.take(name, device, True, holders=holders)
             crash("change-taken")
             devices.give(name, device, kept, rows, True)
         except BaseException:
-            go_on(name)
+            unfinished.change_of_device(name)
             raise
         state.unlink(path)
     detach.flushed(result, taken)
     return Changed(False, result)
-
-
-def go_on(name: str) -> None:
-    """A change whose writer died, which may have been between its two halves: the device is given as it was. Its keys are kept
-    even where it cannot be given now. The caller holds the instance's lock."""
-    path = f"{record.home(name)}/{repair.ANEW}"
-    try:
-        rows = [row for row in state.read_flat(path) if len(row) == 4]
-    except HostError:
-        raise
-    except CtrmgrError:  # the power was cut before the disk had it, and before anything else was done
-        rows = []
-    own = record.Record(name)
-    if rows and rows[0][1] not in own.devices:
-        device, keys = rows[0][1], {row[2]: row[3] for row in rows}
-        try:
-            devices.give(name, device, *devices.check(device, keys), record.is_running(name))
-        except CtrmgrError:
-            own.devices[device] = keys
-            record.stage(own, own.plan())
-            record.finish(own.path)
-    state.unlink(path)
 
 
 def _is_attached(name: str, keys: Keys, device: str) -> bool:
@@ -141,9 +118,9 @@ def _is_attached(name: str, keys: Keys, device: str) -> bool:
 
 
 def add(name: str, device: str, keys: Mapping[str, str], *, say: Callable[[str], None] = lambda text: None) -> bool:
-    """Give an instance a device. True: it waits for the next start. Raises what `devices.attach` does."""
+    """Give an instance a device. True: it waits for the next start. Raises what `attach.attach` does."""
     if driver.is_live(keys["type"], keys) or keys["type"] not in driver.DRIVERS:
-        return not devices.attach(name, device, keys, say=say) and record.is_running(name)
+        return not attach.attach(name, device, keys, say=say) and record.is_running(name)
     written = profiled.written(device, keys)
     with configure.opened(name) as own:
         if device in own.devices:

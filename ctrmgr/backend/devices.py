@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Attach and detach on this machine: recorded first, then asked of the monitor, then put in place. Hot."""
+"""What a device is checked and given by: recorded first, then asked of the monitor, then put in place. Hot."""
 
 from __future__ import annotations
 
 import os
 import stat
 
-from ctrmgr.backend import leases, record, repair
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend import ended, leases, record
+from ctrmgr.backend.record import crash
 from ctrmgr.devices import driver
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import ConflictError, HostError, NotFoundError, SpecError, UnsupportedError
@@ -136,23 +136,6 @@ def _open_checked(name: str, row: list[str]) -> int:
     return fd
 
 
-def attach(name: str, device: str, values: Mapping[str, str], *, volatile: bool = False, say: Say = None) -> bool:
-    """Give the instance a device. True: it is there now; False: it is configured and comes with the next start. `say` hears of limits that best
-    effort goes on without.
-
-    Raises NotFoundError, SpecError, ConflictError, HostError, UnsupportedError, HelperError; then nothing has changed.
-    """
-    return attach_rows(name, device, *check(device, values), volatile=volatile, say=say)
-
-
-def attach_rows(
-    name: str, device: str, kept: dict[str, str], rows: list[list[str]], *, volatile: bool = False, say: Say = None
-) -> bool:
-    """`attach`, of what has been resolved already: all its parts, or none of them."""
-    with record.lock(name):
-        return give(name, device, kept, rows, repair.instance(name), volatile=volatile, say=say)
-
-
 def give(
     name: str,
     device: str,
@@ -163,7 +146,7 @@ def give(
     volatile: bool = False,
     say: Say = None,
 ) -> bool:
-    """`attach_rows`; the caller holds the instance's lock."""
+    """`attach.attach_rows`; the caller holds the instance's lock."""
     own = record.Record(name)
     plan = own.plan()
     if volatile and not running:
@@ -195,7 +178,7 @@ def give(
     except BaseException:
         if added:
             added.drop()
-        repair.guids(name, running=running)
+        ended.guids(name, running=running)
         leases.release(name, device)
         if given:
             _take_back(given)
@@ -282,7 +265,7 @@ def _take_away(name: str, device: str, rows: list[list[str]]) -> None:
 
     hooks.undo(name, device, hooks.of(rows, device))
     control.ask(record.run_home(name), control.DETACH, name=device)
-    repair.lift(name, rows, device)
+    ended.lift(name, rows, device)
 
 
 def _do_hooks(name: str, device: str, rows: list[list[str]], made: Callable[[], None] | None) -> None:
@@ -295,7 +278,7 @@ def _do_hooks(name: str, device: str, rows: list[list[str]], made: Callable[[], 
         hooks.do(name, device, hooks.of(rows, device))
     except BaseException:
         control.ask(record.run_home(name), control.DETACH, name=device)
-        repair.lift(name, rows, device)
+        ended.lift(name, rows, device)
         raise
 
 

@@ -8,7 +8,7 @@ import stat
 from functools import partial
 
 from ctrmgr import state
-from ctrmgr.backend import checkup, record, repair, upgrades
+from ctrmgr.backend import checkup, ended, record, repair, upgrades
 from ctrmgr.backend.checkup import NOTE, OK, WRONG, Finding
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
 from ctrmgr.host import cgroup
@@ -61,7 +61,7 @@ def mend(names: Sequence[str] = ()) -> list[Finding]:
 def _instance(name: str) -> Iterator[Finding]:
     """The caller holds its lock."""
     path = record.home(name)
-    half = [file for file in ("config.new", "plan.new", "rename", repair.ANEW) if os.path.exists(f"{path}/{file}")]
+    half = [file for file in ("config.new", "plan.new", "rename", record.ANEW) if os.path.exists(f"{path}/{file}")]
     half += ["config"] if state.has_tail(f"{path}/config") else []
     if half:
         text = f"a command was killed while it changed it ({', '.join(half)})"
@@ -105,7 +105,7 @@ def _running(name: str, plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
 
 
 def _tpms(name: str) -> Iterator[Finding]:
-    if not repair.has_allocations(name):
+    if not ended.has_allocations(name):
         return
     from ctrmgr.backend import tpms
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from ctrmgr import state
 from ctrmgr.backend import leases, machine_lock, pools, record
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend.record import crash
 from ctrmgr.errors import ConflictError, CtrmgrError, UnsupportedError
 from ctrmgr.host import cgroup, sysfs
 

@@ -18,7 +18,7 @@ import tempfile
 
 from ctrmgr import state
 from ctrmgr.backend import hook_room, record
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend.record import crash
 from ctrmgr.devices import cdi_hooks
 from ctrmgr.errors import CtrmgrError, HelperError
 from ctrmgr.kernel import control

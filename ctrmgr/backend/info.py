@@ -7,7 +7,7 @@ import os
 import time
 
 from ctrmgr import state
-from ctrmgr.backend import device_limits, limits, parameters, record, repair, usage
+from ctrmgr.backend import device_limits, ended, limits, parameters, record, usage
 from ctrmgr.errors import CtrmgrError
 from ctrmgr.host import lsm
 from ctrmgr.host.cgroup import UNIFIED
@@ -67,7 +67,7 @@ def _planned(row: Sequence[str]) -> dict[str, object]:
 
 
 def _partitions(name: str) -> list[dict[str, object]]:
-    if not repair.has_allocations(name):
+    if not ended.has_allocations(name):
         return []
     from ctrmgr.backend import partition_list
 
@@ -79,7 +79,7 @@ def _partitions(name: str) -> list[dict[str, object]]:
 
 
 def _tpms(name: str) -> list[dict[str, str]]:
-    if not repair.has_allocations(name):
+    if not ended.has_allocations(name):
         return []
     from ctrmgr.backend import tpms
 

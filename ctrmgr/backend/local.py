@@ -7,9 +7,9 @@ import errno
 import os
 
 from ctrmgr import state
-from ctrmgr.backend import leases, record, repair
+from ctrmgr.backend import ended, leases, record, repair
 from ctrmgr.backend.create import Wish, create
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend.record import crash
 from ctrmgr.backend.start import start as begin
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError
 from ctrmgr.kernel import control
@@ -72,15 +72,15 @@ def _stop(name: str, timeout: float | None, force: bool) -> None:
         gpu_limits.ending(name)
     _end(name, timeout, force)
     crash("stop-asked")
-    repair.guids(name, running=False)
+    ended.guids(name, running=False)
     leases.release(name)
     try:
         os.rmdir(run)
     except OSError:
-        repair.end_run(name)
+        ended.end_run(name)
     state.unlink(record.notes(name))
     if noted:
-        repair.restore(name)
+        ended.restore(name)
 
 
 def _end(name: str, timeout: float | None, force: bool) -> None:
@@ -106,7 +106,7 @@ def _give_back(name: str) -> None:
         from ctrmgr.backend import host_hooks
 
         failed = host_hooks.ended(name)
-    if repair.has_allocations(name):
+    if ended.has_allocations(name):
         from ctrmgr.backend import allocations
 
         allocations.stopped(name)
@@ -143,13 +143,13 @@ def delete(name: str, *, force: bool = False) -> None:
                 raise
             # What is to go gives the space back that mending it takes.
             if os.path.exists(record.run_home(name)):
-                repair.end_run(name)
-            repair.restore(name)
+                ended.end_run(name)
+            ended.restore(name)
         if record.is_running(name):
             if not force:
                 raise ConflictError(f"`{name}` is running", hint=f"stop it first, or `ctrmgr delete --force {name}`")
             _stop(name, None, True)
-            repair.restore(name)
+            ended.restore(name)
         _delete(name)
 
 
@@ -160,10 +160,10 @@ def _delete(name: str) -> None:
     except OSError as error:
         raise state.unwritable(record.home(name), error) from error
     crash("delete-renamed")
-    repair.release(name)
+    ended.release(name)
     crash("delete-released")
-    repair.remove_tree(aside)
-    if repair.has_allocations(name):
+    record.remove_tree(aside)
+    if ended.has_allocations(name):
         from ctrmgr.backend import allocations
 
         allocations.complain(name)

@@ -7,7 +7,7 @@ The whole plan is staged, so that a command that is killed is finished or undone
 from __future__ import annotations
 
 from ctrmgr.backend import leases, record
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend.record import crash
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import CtrmgrError, HostError
 from ctrmgr.host.machine import Host

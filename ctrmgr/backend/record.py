@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+ANEW = "device-as-it-was"
+"""In an instance's directory while a device of it is taken and given anew with other keys."""
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
 
 
@@ -263,3 +265,51 @@ class InstanceLock(state.Lock):
             return super().__enter__()
         except (FileNotFoundError, NotADirectoryError):
             raise unknown(self.name) from None
+
+
+def crash(step: str) -> None:
+    """Die here when a test asks for it by `CTRMGR_CRASH_AT`: a command must be killable between any two steps."""
+    if os.environ.get("CTRMGR_CRASH_AT") == step:
+        os.kill(os.getpid(), 9)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and all below it. Symlinks are removed, not followed. Raises HostError."""
+    try:
+        _empty(path)
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise state.unwritable(path, error) from error
+
+
+def _empty(path: str) -> None:
+    # By descriptors: an instance may have made paths longer than PATH_MAX.
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    stack = [(fd, "")]
+    try:
+        while stack:
+            fd, _ = stack[-1]
+            below = None
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    if not entry.is_dir(follow_symlinks=False):
+                        os.unlink(entry.name, dir_fd=fd)
+                        continue
+                    try:
+                        os.rmdir(entry.name, dir_fd=fd)
+                    except OSError:
+                        below = entry.name
+                        break
+            if below is not None:
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                stack.append((os.open(below, flags, dir_fd=fd), below))
+                continue
+            fd, name = stack.pop()
+            os.close(fd)
+            if stack:
+                os.rmdir(name, dir_fd=stack[-1][0])
+    finally:
+        for fd, _ in stack:
+            os.close(fd)

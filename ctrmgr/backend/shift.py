@@ -10,7 +10,7 @@ import stat
 import sys
 
 from ctrmgr import state
-from ctrmgr.backend import repair
+from ctrmgr.backend import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def shift(path: str, plan: Sequence[Sequence[str]]) -> None:
     layers = [row[1] for row in plan if row[0] == "layer"]
     print(f"note: this host cannot idmap `{layers[0]}`: copying it with shifted owners instead", file=sys.stderr)
     copies = f"{path}/shifted"
-    repair.remove_tree(copies)
+    record.remove_tree(copies)
     try:
         os.mkdir(copies, 0o711)
         for index, layer in enumerate(layers):
@@ -35,7 +35,7 @@ def shift(path: str, plan: Sequence[Sequence[str]]) -> None:
             _owners(layer, f"{copies}/{index}", maps)
         _owners(f"{path}/upper", f"{path}/upper", maps)
     except OSError as error:
-        repair.remove_tree(copies)
+        record.remove_tree(copies)
         raise state.unwritable(copies, error) from error
     rows = [list(row) for row in plan if row[0] != "layer"]
     rows += [["layer", f"{copies}/{index}"] for index in range(len(layers))] + [["shifted", "1"]]

@@ -15,18 +15,14 @@ import subprocess
 import time
 
 from ctrmgr import state
-from ctrmgr.backend import configure, record, repair
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend import configure, record, repair, restoring
+from ctrmgr.backend.record import crash
 from ctrmgr.errors import ConflictError, HostError, NotFoundError, SpecError
 from ctrmgr.kernel import control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-
-RESTORED = ".restored"
-TREES = ("upper", "tpm")
-"""Of an instance, in the order in which they are put back; the first is always there."""
 
 
 def folder(name: str) -> str:
@@ -79,7 +75,7 @@ def create(name: str, snapshot: str = "") -> str:
             crash("snapshot-written")
             os.rename(aside, path)
         except BaseException as error:
-            repair.remove_tree(aside)
+            record.remove_tree(aside)
             if isinstance(error, OSError):
                 raise state.unwritable(path, error) from error
             raise
@@ -132,7 +128,7 @@ class _Still:
 
 def copy(source: str, target: str, suffix: str = "") -> None:
     """What an instance or a snapshot of one has written. Raises HostError."""
-    for tree in TREES:
+    for tree in restoring.TREES:
         if tree == "upper" or os.path.isdir(f"{source}/{tree}"):
             copy_tree(f"{source}/{tree}", f"{target}/{tree}{suffix}")
 
@@ -177,47 +173,30 @@ def restore(name: str, snapshot: str) -> None:
                 own.devices.setdefault(row[1], {})[row[2]] = row[3]
         plan = configure.compiled(own)
         try:
-            copy(source, own.path, RESTORED)
+            copy(source, own.path, restoring.RESTORED)
             if os.path.isdir(f"{own.path}/tpm"):
-                state.make_dir(f"{own.path}/tpm{RESTORED}", 0o700)  # it may have had none then
-            state.write_flat(f"{own.path}/config{RESTORED}", own.flat())
-            state.write_flat(f"{own.path}/plan{RESTORED}", plan)
+                state.make_dir(f"{own.path}/tpm{restoring.RESTORED}", 0o700)  # it may have had none then
+            state.write_flat(f"{own.path}/config{restoring.RESTORED}", own.flat())
+            state.write_flat(f"{own.path}/plan{restoring.RESTORED}", plan)
             crash("restore-copied")
             state.write_flat(f"{own.path}/restore", [["snapshot", snapshot]])
         except BaseException:
             _tidy(name)
             raise
         crash("restore-decided")
-        finish(own.path)
-
-
-def finish(path: str) -> None:
-    """Move what a restore has copied to its place; each step can be repeated. The caller holds the instance's lock."""
-    for tree in TREES:
-        if os.path.exists(f"{path}/{tree}{RESTORED}"):
-            if os.path.exists(f"{path}/{tree}"):
-                os.rename(f"{path}/{tree}", f"{path}/{tree}.old")
-            crash("restore-half")
-            os.rename(f"{path}/{tree}{RESTORED}", f"{path}/{tree}")
-    for each in ("plan", "config"):
-        if os.path.exists(f"{path}/{each}{RESTORED}"):
-            os.rename(f"{path}/{each}{RESTORED}", f"{path}/{each}")
-    crash("restore-moved")
-    for tree in TREES:
-        repair.remove_tree(f"{path}/{tree}.old")
-    state.unlink(f"{path}/restore")
+        restoring.finish(own.path)
 
 
 def _tidy(name: str) -> None:
     """Remove what dead commands left; the caller holds the lock."""
     home = record.home(name)
     for left in [entry for entry in state.entries(folder(name)) if entry[0] == "."]:
-        repair.remove_tree(f"{folder(name)}/{left}")
+        record.remove_tree(f"{folder(name)}/{left}")
     if not os.path.exists(f"{home}/restore"):
-        for tree in TREES:
-            repair.remove_tree(f"{home}/{tree}{RESTORED}")
+        for tree in restoring.TREES:
+            record.remove_tree(f"{home}/{tree}{restoring.RESTORED}")
         for each in ("plan", "config"):
-            state.unlink(f"{home}/{each}{RESTORED}")
+            state.unlink(f"{home}/{each}{restoring.RESTORED}")
 
 
 def delete(name: str, snapshot: str) -> None:
@@ -229,4 +208,4 @@ def delete(name: str, snapshot: str) -> None:
         aside = f"{folder(name)}/.del-{snapshot}"
         os.rename(path, aside)
         crash("snapshot-del")
-        repair.remove_tree(aside)
+        record.remove_tree(aside)

@@ -7,8 +7,8 @@ import errno
 import os
 
 from ctrmgr import state
-from ctrmgr.backend import leases, record, repair
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend import ended, leases, record
+from ctrmgr.backend.record import crash
 from ctrmgr.errors import CtrmgrError, HelperError, HostError, NotFoundError, UnsupportedError
 from ctrmgr.images import store
 from ctrmgr.kernel import control, spawn
@@ -47,7 +47,7 @@ def _start(name: str, path: str, run: str, data: bytes) -> None:
     try:
         _devices(name, data)
     except BaseException:
-        repair.guids(name, running=False)
+        ended.guids(name, running=False)
         leases.release(name)
         _take_back(name)
         raise
@@ -88,10 +88,10 @@ def _spawn(name: str, path: str, run: str) -> spawn.Report:
 def _undo(name: str) -> None:
     """What a start that failed has left. What went wrong first is what the user must see; the next command tries again."""
     try:
-        repair.guids(name, running=False)
+        ended.guids(name, running=False)
         leases.release(name)
-        repair.end_run(name)
-        repair.restore(name)
+        ended.end_run(name)
+        ended.restore(name)
     except (CtrmgrError, OSError):
         pass
     _take_back(name)
@@ -148,7 +148,7 @@ def _look_again(name: str, path: str) -> None:
 
 def _take_back(name: str) -> None:
     """What was chosen for a start that failed."""
-    if repair.has_allocations(name):
+    if ended.has_allocations(name):
         from ctrmgr.backend import allocations
 
         allocations.mend(name, running=False)
@@ -244,7 +244,7 @@ def replan(name: str) -> None:
     ]
     leases.tell(name)
     rows = compile.recompile(name, store.load(own.image), own.profiles, own.config, own.devices, old)
-    if repair.has_allocations(name):
+    if ended.has_allocations(name):
         from ctrmgr.backend import allocations
 
         rows = allocations.with_rows(name, rows)

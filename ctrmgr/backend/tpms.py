@@ -16,7 +16,7 @@ import stat
 from ctrmgr import state
 from ctrmgr.backend import record
 from ctrmgr.backend.held import Held, folder, of
-from ctrmgr.backend.repair import crash
+from ctrmgr.backend.record import crash
 from ctrmgr.devices import tpm as device
 from ctrmgr.errors import CtrmgrError, HelperError, HostError, UnsupportedError
 from ctrmgr.host import tpm

@@ -9,10 +9,10 @@ import re
 import stat
 
 from ctrmgr import state
-from ctrmgr.backend import leases, record, repair
+from ctrmgr.backend import ended, leases, record
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
-from ctrmgr.kernel import control, spawn
+from ctrmgr.kernel import control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _replace(path: str, run: str, running: bool) -> None:
                 record.drop(path)
                 return
         for device in old - new:
-            repair.lift(os.path.basename(path), plan, device)
+            ended.lift(os.path.basename(path), plan, device)
             leases.release(os.path.basename(path), device)
     record.finish(path)
 
@@ -127,34 +127,11 @@ def _devices(plan: Sequence[Sequence[str]]) -> set[str]:
     return {row[1] for row in plan if row[0] in parts.PARTS}
 
 
-def clean(name: str, run: str) -> spawn.Report:
-    """Ask a helper to kill and remove what a dead monitor has left."""
-    home = record.home(name)
-    try:
-        report = spawn.monitor("clean", f"{home}/plan", home, run)
-        if report.step != "read the plan":
-            return report
-    except FileNotFoundError:
-        pass
-    # The plan is lost or damaged, and what ran must end all the same: its cgroups have its name in every hierarchy.
-    from ctrmgr.host import cgroup
-
-    rows = [["ctrmgr-plan", "1"], ["name", name], ["cgroup", f"{state.cgroup_parent()}/{name}"], ["init", "builtin"],
-            ["layer", "/"], ["uidmap", "0", "1", "1"], ["gidmap", "0", "1", "1"]]  # fmt: skip
-    rows += [["cgroup-file", controller, "none", ""] for controller in cgroup.read().v1]
-    fd = os.memfd_create("plan")
-    try:
-        os.write(fd, state.dump_flat(rows))
-        return spawn.monitor("clean", f"/proc/self/fd/{fd}", home if os.path.isdir(home) else run, run)
-    finally:
-        os.close(fd)
-
-
 def start_rename(old: str, new: str) -> None:
     """Rename a stopped instance; `rename` in its directory says how far a killed command must go on."""
     path = record.home(old)
     state.write_flat(f"{path}/rename", [["rename", old, new]])
-    repair.crash("rename-recorded")
+    record.crash("rename-recorded")
     rename(path)
 
 
@@ -164,22 +141,22 @@ def rename(path: str) -> None:
         ((_, old, new),) = state.read_flat(f"{path}/rename")
     except ValueError:
         raise state.corrupt(f"{path}/rename", 1, "is not `rename`, the old name and the new one") from None
-    for kind in repair.CLAIMS:
+    for kind in ended.CLAIMS:
         for key, owner in state.claims(kind).items():
             if owner == old:
                 aside = f"{state.state_dir()}/.claim-{os.getpid()}"
                 state.unlink(aside)
                 os.symlink(new, aside)
                 os.rename(aside, f"{state.state_dir()}/{kind}/{key}")
-    if repair.has_allocations(old):
+    if ended.has_allocations(old):
         from ctrmgr.backend import allocations
 
         allocations.rename(old, new)
-    repair.crash("rename-claims")
+    record.crash("rename-claims")
     if os.path.basename(path) == old:
         os.rename(path, record.home(new))
         path = record.home(new)
-    repair.crash("rename-moved")
+    record.crash("rename-moved")
     _call_itself(path, old, new)
     plan = record.read_plan(path)
     for row in plan:
@@ -228,3 +205,27 @@ def _rename_in(folder: int, name: str, old: str, new: str) -> None:
             os.ftruncate(fd, len(words))
     finally:
         os.close(fd)
+
+
+def change_of_device(name: str) -> None:
+    """A change of a device's keys whose writer died, which may have been between its two halves: the device is given as it was. Its keys are kept
+    even where it cannot be given now. The caller holds the instance's lock."""
+    from ctrmgr.backend import devices
+
+    path = f"{record.home(name)}/{record.ANEW}"
+    try:
+        rows = [row for row in state.read_flat(path) if len(row) == 4]
+    except HostError:
+        raise
+    except CtrmgrError:  # the power was cut before the disk had it, and before anything else was done
+        rows = []
+    own = record.Record(name)
+    if rows and rows[0][1] not in own.devices:
+        device, keys = rows[0][1], {row[2]: row[3] for row in rows}
+        try:
+            devices.give(name, device, *devices.check(device, keys), record.is_running(name))
+        except CtrmgrError:
+            own.devices[device] = keys
+            record.stage(own, own.plan())
+            record.finish(own.path)
+    state.unlink(path)

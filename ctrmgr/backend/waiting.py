@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 
-from ctrmgr.backend import detach, devices, record
+from ctrmgr.backend import detach, record
+from ctrmgr.backend.attach import attach as give
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, SpecError
 from ctrmgr.kernel import control, spawn
 
@@ -32,14 +33,14 @@ def seconds(text: str) -> float:
 def attach(name: str, device: str, values: Mapping[str, str], seconds: float, *, volatile: bool = False) -> None:
     """Attach, and return when every node that it has opens inside, and there is one if it is to have any.
 
-    Raises what `devices.attach` raises, ConflictError when the instance does not run, HostError when the time is over; then nothing
+    Raises what `attach` raises, ConflictError when the instance does not run, HostError when the time is over; then nothing
     has changed.
     """
     deadline = time.monotonic() + seconds
     if not record.is_running(name):
         record.Record(name)
         raise ConflictError(f"`{name}` is not running", hint="without --wait the device comes with its next start")
-    devices.attach(name, device, values, volatile=volatile)
+    give(name, device, values, volatile=volatile)
     try:
         wrong = _opens(name, device, deadline)
     except CtrmgrError:

@@ -38,7 +38,7 @@ def asked(args: Args) -> tuple[str, dict[str, str]]:
 
 
 def run_attach(args: Args) -> None:
-    from ctrmgr.backend import devices, record
+    from ctrmgr.backend import attach, devices, record
 
     name = args.positional[0]
     device, keys = asked(args)
@@ -52,7 +52,7 @@ def run_attach(args: Args) -> None:
         seconds = waiting.seconds(args.one("wait"))
         waiting.attach(name, device, keys, seconds, volatile=args.flag("volatile"))
         return
-    live = devices.attach(
+    live = attach.attach(
         name, device, keys, volatile=args.flag("volatile"), say=lambda text: talk(args, f"note: {text}")
     )
     if not live:

@@ -98,7 +98,7 @@ def whole(ctr: Ctr, *, leases: bool = True) -> None:
     assert not [name for name in names if name.startswith(".")], names
     for name in names:
         files = {path.name for path in (state / "instances" / name).iterdir()}
-        assert not files & {"config.new", "plan.new", "rename", repair.ANEW}, files
+        assert not files & {"config.new", "plan.new", "rename", record.ANEW}, files
         assert not any(statefile.has_tail(f"{state}/instances/{name}/{file}") for file in ("config", "plan"))
     assert {os.readlink(path) for path in (state / "ids").iterdir()} <= names
     for lease in (ctr.folder / "run/.leases").glob("* *") if leases else ():

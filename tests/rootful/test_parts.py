@@ -24,11 +24,11 @@ FUSE, TUN = "/dev/fuse", "/dev/net/tun"
 LAUNCH = ("launch", "builtin:busybox", "c1", "-p", "no-network")
 SCRIPT = """
 import json, sys
-from ctrmgr.backend import devices
+from ctrmgr.backend.attach import attach_rows
 from ctrmgr.errors import CtrmgrError
 name, rows, volatile = json.loads(sys.argv[1])
 try:
-    devices.attach_rows("c1", name, {"type": "unix-char", "source": "/dev/fuse"}, rows, volatile=volatile)
+    attach_rows("c1", name, {"type": "unix-char", "source": "/dev/fuse"}, rows, volatile=volatile)
 except CtrmgrError as error:
     print(f"error: {error.message}", file=sys.stderr)
     sys.exit(error.exit_code)

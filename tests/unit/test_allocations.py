@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctrmgr import state
-from ctrmgr.backend import allocations, functions, held, record, repair
+from ctrmgr.backend import allocations, functions, held, record
 from ctrmgr.devices.plugin import Allocation, ContainerEdits, DeviceNode, Found, Holder
 from ctrmgr.errors import ConflictError, HelperError, NotFoundError, SpecError
 from ctrmgr.plugins import call, registry
@@ -137,7 +137,7 @@ class Instance:
             assert not any(row[0] == "device" for row in record.read_plan(path)) or self.kept == "yes"
         elif verb == "attach":
             allocations.attach(self.name, request("more", self.cores, "no"), running=True, volatile=True)
-            repair.crash("attached")
+            record.crash("attached")
         elif verb == "detach":
             allocations.detach(self.name, "more")
         else:

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctrmgr import state
-from ctrmgr.backend import gpu_limits, guarantees, leases, live, record, repair, unfinished
+from ctrmgr.backend import gpu_limits, guarantees, leases, live, record, unfinished
 from ctrmgr.errors import ConflictError, SpecError
 from ctrmgr.host import cgroup
 from ctrmgr.kernel import control
@@ -87,7 +87,7 @@ class Machine:
             leases.release(name)
         if verb == "stop":
             (self.folder / name).unlink()
-            repair.crash("kernel")
+            record.crash("kernel")
             leases.release(name)
             return
         new = plan(name, amount)
@@ -95,22 +95,22 @@ class Machine:
             state.write_flat(f"{path}/plan", new)
             with killed_between(crash):
                 leases.take(name, new)
-            repair.crash("start-leased")
+            record.crash("start-leased")
             self.keep(name, new)
             return
         own = record.Record(name)
         own.config["amount"] = str(amount)
         old = own.plan()
         record.stage(own, new)
-        repair.crash("config-recorded")
+        record.crash("config-recorded")
         try:
             with killed_between(crash), guarantees.promised(name, old, new):
                 self.keep(name, new)
-                repair.crash("kernel")
+                record.crash("kernel")
         except ConflictError:
             record.drop(path)
             raise
-        repair.crash("config-done")
+        record.crash("config-done")
         record.finish(path)
 
 
