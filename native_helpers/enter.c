@@ -56,12 +56,19 @@ static void send_master(int master)
 		fail(EXIT_HELPER, errno, "hand over the terminal");
 }
 
-/* Nobody inside may trace us or open our descriptors while we still hold the host's. Again after each change of ids,
- * which makes us what fs.suid_dumpable says. */
-static void stay_unseen(void)
+/* Nobody inside may trace us or open our descriptors while we still hold the host's; and who is killed with SIGKILL
+ * leaves nothing behind, wherever we are held up. Again after each change of ids, which takes both away. */
+static void stay_ours(void)
 {
+	struct pollfd parent = {.fd = channel_to_parent};
+
 	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
 		fail(EXIT_HELPER, errno, "become undumpable");
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+		fail(EXIT_HELPER, errno, "follow the parent");
+	/* getppid() cannot tell: seen from this pid namespace the parent is always 0 */
+	if (poll(&parent, 1, 0) && parent.revents & POLLHUP)
+		_exit(EXIT_HELPER);
 }
 
 /* A command that has a directory of the host's open can go anywhere from there. */
@@ -83,7 +90,7 @@ static void leave_host(const struct instance *i, int proc)
 	/* A signal ignored by whoever started us (Python ignores these two) must not stay ignored. */
 	signal(SIGPIPE, SIG_DFL);
 	signal(SIGXFSZ, SIG_DFL);
-	stay_unseen();
+	stay_ours();
 	for (size_t n = 0; n < i->procs_count; n++)
 		if (write(i->procs[n], "0", 1) < 0)
 			fail(EXIT_HELPER, errno, "join the cgroups");
@@ -102,7 +109,7 @@ static void leave_host(const struct instance *i, int proc)
 	/* We still carry the caller's ids, which own files outside: become the instance's root at once. */
 	if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
 		fail(EXIT_HELPER, errno, "become the instance's root");
-	stay_unseen();
+	stay_ours();
 	if (chdir("/") < 0)
 		fail(EXIT_HELPER, errno, "go to the instance's root directory");
 	umask(022);
@@ -168,20 +175,7 @@ static void become(const struct options *o, const struct instance *i, struct use
 		fail(EXIT_HELPER, errno, "become gid `%u` (is it mapped in this instance?)", user->gid);
 	if (setresuid(user->uid, user->uid, user->uid) < 0)
 		fail(EXIT_HELPER, errno, "become uid `%u` (is it mapped in this instance?)", user->uid);
-	stay_unseen();
-}
-
-/* The command dies with its parent: a ctrmgr-exec that was SIGKILLed leaves nothing behind.
- * After become(): a change of ids clears it. */
-static void die_with_parent(void)
-{
-	struct pollfd parent = {.fd = channel_to_parent};
-
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
-		fail(EXIT_HELPER, errno, "follow the parent");
-	/* getppid() cannot tell: seen from this pid namespace the parent is always 0 */
-	if (poll(&parent, 1, 0) && parent.revents & POLLHUP)
-		_exit(EXIT_HELPER);
+	stay_ours();
 }
 
 static void go_to_directory(const struct options *o, const struct user *user)
@@ -245,7 +239,6 @@ _Noreturn void enter(const struct options *o, const struct instance *i, bool tty
 	if (error)
 		fail(EXIT_HELPER, -error, "%s", step);
 	become(o, i, &user);
-	die_with_parent();
 	sigprocmask(SIG_SETMASK, mask, NULL);
 	/* Last, all that came from outside goes, before the instance's paths are walked. */
 	if (o->program >= 0 && (dup2(o->program, KEPT) < 0 || fcntl(KEPT, F_SETFD, FD_CLOEXEC) < 0))

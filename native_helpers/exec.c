@@ -26,7 +26,10 @@
 	"usage: ctrmgr-exec --control PATH [--user U] [--group G] [--cwd DIR] [--env K=V]...\n" \
 	"                   [--tty|--no-tty] [--hook] {--shell | -- COMMAND [ARGUMENT]...}\n"
 
+#define KILLED_MS 1000 /* what waits for a file system of the instance's does not die */
+
 static const int FORWARDED[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
+static const int ENDING[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT}; /* as long as there is no command that may decide */
 
 /* What on_signal() needs; a program of one child may keep it here. */
 static struct {
@@ -168,9 +171,9 @@ static void have_standard_descriptors(void)
 	close(fd);
 }
 
-static int block_signals(sigset_t *before)
+static int block_signals(sigset_t *before, int *ending)
 {
-	sigset_t set;
+	sigset_t set, ends;
 
 	signal(SIGCHLD, SIG_DFL); /* ignored, it would take the exit status away */
 	sigemptyset(&set);
@@ -178,26 +181,62 @@ static int block_signals(sigset_t *before)
 	sigaddset(&set, SIGTTOU);
 	for (size_t n = 0; n < sizeof(FORWARDED) / sizeof(*FORWARDED); n++)
 		sigaddset(&set, FORWARDED[n]);
+	sigemptyset(&ends);
+	for (size_t n = 0; n < sizeof(ENDING) / sizeof(*ENDING); n++)
+		sigaddset(&ends, ENDING[n]);
 	sigprocmask(SIG_BLOCK, &set, before);
 	sigdelset(&set, SIGTTOU);
-	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	*ending = signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
+	return *ending < 0 ? -1 : signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static void send_child(int signal)
+{
+	if (syscall(SYS_pidfd_send_signal, child.pidfd, signal, NULL, 0) && errno != ESRCH)
+		kill(child.pid, signal); /* ours, and not reaped: its number is nobody else's */
+}
+
+/* Of the child, which is not the command yet, nothing stays. */
+static void end_child(void)
+{
+	struct pollfd ended = {.fd = child.pidfd, .events = POLLIN};
+
+	send_child(SIGKILL);
+	if (poll(&ended, 1, KILLED_MS) > 0)
+		waitpid(child.pid, NULL, 0);
+	join_end();
+}
+
+/* The instance's root may stop or freeze the child as soon as that is inside, and it may wait for a file system of the
+ * instance's: who called need not. What else he sends is for the command, and stays until that runs. */
+static void await_note(int channel, int ending)
+{
+	struct pollfd wait[] = {{.fd = channel, .events = POLLIN}, {.fd = ending, .events = POLLIN}};
+	struct signalfd_siginfo s;
+
+	while (poll(wait, 2, -1) < 0 || !wait[0].revents)
+		if (read(ending, &s, sizeof(s)) == sizeof(s)) {
+			end_child();
+			exit(EXIT_SIGNAL + (int)s.ssi_signo);
+		}
 }
 
 /* Waits until the command runs. Takes the master of its terminal, if it has one. */
-static void await_start(int channel)
+static void await_start(int channel, int ending)
 {
 	struct note note;
 	int fd, count;
 
 	for (;;) {
 		fd = -1;
+		await_note(channel, ending);
 		count = receive_descriptors(channel, &note, sizeof(note), &fd, 1);
 		if (count == 0)
 			return;
 		if (count != sizeof(note))
 			quit(EXIT_HELPER, errno, "hear from the command");
 		if (note.kind == NOTE_FAILURE) {
-			waitid(P_PIDFD, child.pidfd, &(siginfo_t){0}, WEXITED);
+			end_child();
 			quit(note.code, note.error, note.text);
 		}
 		child.master = fd;
@@ -210,8 +249,8 @@ static void pass_on(const struct signalfd_siginfo *s)
 	/* From the caller's keyboard it was meant for everybody in the foreground. */
 	if (s->ssi_code == SI_KERNEL)
 		kill(-child.pid, s->ssi_signo);
-	else if (syscall(SYS_pidfd_send_signal, child.pidfd, s->ssi_signo, NULL, 0) && errno != ESRCH)
-		kill(child.pid, s->ssi_signo); /* ours, and not reaped: its number is nobody else's */
+	else
+		send_child((int)s->ssi_signo);
 }
 
 static void suspend(void)
@@ -243,11 +282,12 @@ static bool on_signal(int signals)
 	return running;
 }
 
-static int run_outside(int signals, int channel)
+static int run_outside(int signals, int ending, int channel)
 {
 	struct pollfd wait = {.fd = signals, .events = POLLIN};
 
-	await_start(channel);
+	await_start(channel, ending);
+	close(ending);
 	if (child.master >= 0) {
 		terminal_raw();
 		pty_relay(child.master, signals, on_signal);
@@ -257,6 +297,7 @@ static int run_outside(int signals, int channel)
 			poll(&wait, 1, -1);
 		while (on_signal(signals));
 	}
+	join_end();
 	if (WIFSIGNALED(child.status))
 		return EXIT_SIGNAL + WTERMSIG(child.status);
 	return WEXITSTATUS(child.status);
@@ -264,7 +305,7 @@ static int run_outside(int signals, int channel)
 
 int main(int argc, char **argv)
 {
-	int proc, signals, channel[2];
+	int proc, signals, ending, channel[2];
 	struct instance instance;
 	struct options options;
 	const char *failed;
@@ -281,7 +322,7 @@ int main(int argc, char **argv)
 	if (join_frozen(&instance))
 		quit(EXIT_CONFLICT, 0, "the instance is frozen\n\nhint: thaw it with `ctrmgr unfreeze`");
 	proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	signals = block_signals(&before);
+	signals = block_signals(&before, &ending);
 	if (proc < 0 || signals < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) < 0)
 		quit(EXIT_HELPER, errno, "start");
 	child.pid = join_fork(&instance, &child.pidfd);
@@ -292,5 +333,5 @@ int main(int argc, char **argv)
 		enter(&options, &instance, tty, channel[1], proc, &before);
 	}
 	close(channel[1]);
-	return run_outside(signals, channel[0]);
+	return run_outside(signals, ending, channel[0]);
 }

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
 #include "join.h"
 
+#include "common.h"
 #include "control.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/sched.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 /* systemd in the instance has enabled controllers below its cgroup, which then must not hold
- * processes itself: commands go into this child of it. */
+ * processes itself: commands go into this child of it. Its files are ours, so that nobody inside can freeze them. */
 #define OWN_CGROUP "ctrmgr.exec"
+#define TRIES      4
+
+/* Where the instance's root has made that, and may freeze it: one with a name that cannot be guessed, for us alone. */
+static struct {
+	int parent;
+	char name[40];
+} made = {.parent = -1};
 
 ssize_t receive_descriptors(int socket, void *message, size_t size, int fds[], size_t max)
 {
@@ -145,9 +147,42 @@ static pid_t clone_into(int cgroup, int *pidfd)
 	return syscall(SYS_clone3, &args, sizeof(args));
 }
 
+static int is_ours(int cgroup)
+{
+	struct stat s;
+
+	return !fstat(cgroup, &s) && s.st_uid == geteuid();
+}
+
+static int own_cgroup(int parent, const char *name)
+{
+	OWNED int own = -1;
+
+	if (mkdirat(parent, name, 0755) < 0 && errno != EEXIST)
+		return -1;
+	/* NOFOLLOW is for form: cgroupfs has no symlinks */
+	own = openat(parent, name, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (own >= 0 && !is_ours(own)) {
+		close_fd(&own);
+		errno = EEXIST;
+	}
+	return take_fd(&own);
+}
+
+static int cgroup_alone(int parent)
+{
+	uint64_t number;
+
+	join_end();
+	if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+		return -1;
+	made.parent = parent;
+	snprintf(made.name, sizeof(made.name), OWN_CGROUP ".%016llx", (unsigned long long)number);
+	return own_cgroup(parent, made.name);
+}
+
 pid_t join_fork(const struct instance *i, int *pidfd)
 {
-	int own;
 	pid_t pid;
 
 	if (setns(i->pidfd, CLONE_NEWPID) < 0)
@@ -155,14 +190,21 @@ pid_t join_fork(const struct instance *i, int *pidfd)
 	pid = clone_into(i->cgroup, pidfd);
 	if (pid >= 0 || (errno != EBUSY && errno != EOPNOTSUPP))
 		return pid;
-	if (mkdirat(i->cgroup, OWN_CGROUP, 0755) < 0 && errno != EEXIST)
-		return -1;
-	/* NOFOLLOW is for form: cgroupfs has no symlinks */
-	own = openat(i->cgroup, OWN_CGROUP, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	if (own < 0)
-		return -1;
-	pid = clone_into(own, pidfd);
-	if (pid)
-		close(own);
+	/* an empty one can be removed by the instance's root between any two steps */
+	for (int tries = 0; pid < 0 && tries < TRIES; tries++) {
+		OWNED int own = tries ? cgroup_alone(i->cgroup) : own_cgroup(i->cgroup, OWN_CGROUP);
+
+		if (own >= 0)
+			pid = clone_into(own, pidfd);
+		if (pid < 0 && errno != EEXIST && errno != ENOENT && errno != ENODEV)
+			break;
+	}
 	return pid;
+}
+
+void join_end(void)
+{
+	if (made.parent >= 0)
+		unlinkat(made.parent, made.name, AT_REMOVEDIR);
+	made.parent = -1;
 }

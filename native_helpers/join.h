@@ -16,3 +16,6 @@ bool join_frozen(const struct instance *i);
 
 /* fork() into the instance's cgroup2 and pid namespace. */
 pid_t join_fork(const struct instance *i, int *pidfd);
+
+/* The child has ended: what join_fork() had to make for it alone is removed. */
+void join_end(void);

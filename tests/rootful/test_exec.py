@@ -224,23 +224,6 @@ def test_frozen(run: Runner, double: Double) -> None:
     assert b"frozen" in result.stderr
 
 
-def test_cgroup_with_controllers(run: Runner, double: Double) -> None:
-    """A systemd inside has enabled a controller: its cgroup takes no processes any more."""
-    available = (double.cgroup / "cgroup.controllers").read_text().split()
-    if not available:
-        # a hybrid host has none there; a domain of threads is refused the same way
-        (double.cgroup / "threaded").mkdir()
-        (double.cgroup / "threaded" / "cgroup.type").write_text("threaded")
-        (double.cgroup / "threaded").rmdir()
-        assert run("true").returncode == 0
-        return
-    (double.cgroup / "cgroup.subtree_control").write_text(f"+{available[0]}")
-    try:
-        assert run.sh("cat /proc/self/cgroup").rstrip().endswith("/ctrmgr.exec")
-    finally:
-        (double.cgroup / "cgroup.subtree_control").write_text(f"-{available[0]}")
-
-
 @pytest.mark.parametrize("words", [["--"], ["--shell", "--", "x"], ["--nonsense", "--", "x"]])
 def test_usage(program: Path, words: list[str]) -> None:
     result = subprocess.run([program, "--control", "/x", *words], capture_output=True)
