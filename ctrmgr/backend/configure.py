@@ -9,6 +9,7 @@ from ctrmgr.backend import allocations, guarantees, leases, limits, live, placem
 from ctrmgr.backend.record import crash
 from ctrmgr.host.machine import Host
 from ctrmgr.images import store
+from ctrmgr.kernel import control
 from ctrmgr.plan import compile, numa
 
 TYPE_CHECKING = False
@@ -47,6 +48,7 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
     old, new = own.plan(), compiled(own)
     joined = live.hierarchies(own.name) if record.is_running(own.name) else None
     waits: set[str] = set()
+    past = _moved_past(own, new) if joined else []
     record.stage(own, new)
     crash("config-recorded")
     try:
@@ -60,7 +62,7 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
                 except BaseException:
                     live.change_limits(own.name, new, old)
                     raise
-            for text in below:
+            for text in (*below, *past):
                 say(text)
     except BaseException:
         record.drop(own.path)
@@ -71,6 +73,14 @@ def apply(own: record.Record, say: Callable[[str], None] = lambda text: None) ->
         if reason not in limits.left_out(old):
             say(reason)
     return joined is not None and (bool(waits) or _at_start(old, joined) != _at_start(new, joined))
+
+
+def _moved_past(own: record.Record, plan: Rows) -> list[str]:
+    """Why limits of its link are not in force on links of the host's that it has for this run only. Raises UnsupportedError."""
+    parts = control.ask(record.run_home(own.name), control.DEVICES).devices()
+    there = {row[1] for row in plan if row[0] == "netdev"}
+    rows = [["netdev", part.name, part.user] for part in parts if part.kind == "netdev" and part.name not in there]
+    return [row[3] for row in limits.moved_past(own, plan, rows)]
 
 
 def _at_start(plan: Rows, joined: set[str]) -> list[list[str]]:

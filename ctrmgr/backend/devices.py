@@ -165,6 +165,10 @@ def give(
 
             rows = gpu_limits.resolved(rows, plan)
         rows = _beside(name, rows, there, running)
+        if any(row[0] == "netdev" for row in rows):
+            from ctrmgr.backend import limits
+
+            rows = [*rows, *limits.moved_past(own, plan, rows)]
         if given or not asks:
             _open_all(device, rows, opened, running)
         added = _noted(name, device, rows) if volatile else _recorded(own, device, kept, plan, rows)
@@ -181,7 +185,9 @@ def give(
         ended.guids(name, running=running)
         leases.release(name, device)
         if given:
-            _take_back(given)
+            from ctrmgr.backend import allocations
+
+            allocations.drop(given)
         raise
     finally:
         for _, fd in opened:
@@ -299,12 +305,6 @@ def _given(name: str, rows: list[list[str]], running: bool, volatile: bool) -> H
     from ctrmgr.backend import allocations
 
     return allocations.attach(name, rows, running=running, volatile=volatile)
-
-
-def _take_back(given: Held) -> None:
-    from ctrmgr.backend import allocations
-
-    allocations.drop(given)
 
 
 def _others(name: str, device: str, own: record.Record, plan: list[list[str]], running: bool) -> list[list[str]]:

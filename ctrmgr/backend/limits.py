@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ctrmgr.backend.record import Record
+
     Rows = Sequence[Sequence[str]]
 
 
@@ -96,6 +98,17 @@ def left_out(plan: Rows) -> list[str]:
         elif row[0] == "gpu-limit" and row[3] == "environment":
             found.append(f"device `{row[1]}`: `{row[2]}` is only advice, which programs may ignore: {row[4]}={row[5]}")
     return list(dict.fromkeys(found))
+
+
+def moved_past(own: Record, plan: Rows, rows: Rows) -> list[list[str]]:
+    """What best effort goes on without for links of the host's, in `rows`, that come to an instance whose link is limited. Raises
+    UnsupportedError."""
+    limited = any(row[0] == "link-limit" or (row[0] == "left-out" and row[2] in link_limits.KEYS) for row in plan)
+    if not limited or not any(row[0] == "netdev" for row in rows):
+        return []
+    from ctrmgr.plan import compile
+
+    return link_limits.moves_past(compile.merged(own.profiles, own.config), rows)
 
 
 def _mechanism(file: str) -> str:

@@ -249,29 +249,25 @@ def _network(rows: Sequence[list[str]], config: Config) -> list[list[str]]:
             f"`{links[1][2]}`: an instance has one link to a bridge for now", hint="take one of the nic devices out"
         )
     found = [["net", modes[0] if modes else "none"], *links]
-    moves = any(row[0] == "netdev" for row in rows)
-    return found + _link_limits([row for row in rows if row[0] == "@limit"], config, modes, moves=moves)
+    past = link_limits.moves_past(config, rows)
+    limited = [row for row in rows if row[0] == "@limit"]
+    return found + (past if past and not limited else [*_link_limits(limited, config, modes), *past])
 
 
-LINK_KEYS = ("limits.ingress", "limits.egress", "limits.network.priority")
-
-
-def _link_limits(rows: Sequence[list[str]], config: Config, modes: Sequence[str], *, moves: bool) -> list[list[str]]:
-    """`link-limit` rows: what the nic says, or else the instance's own keys. `moves`: links of the host's move in."""
-    given = [key for key in LINK_KEYS if key in config]
-    why, hint = "", ""
-    if modes == ["host"]:
-        why = "an instance in the host's network has no link of its own"
+def _link_limits(rows: Sequence[list[str]], config: Config, modes: Sequence[str]) -> list[list[str]]:
+    """`link-limit` rows: what the nic says, or else the instance's own keys."""
+    given = [key for key in link_limits.KEYS if key in config]
+    why = "an instance in the host's network has no link of its own" if modes == ["host"] else "it has no link"
+    if given and modes == ["host"] and config.get("limits.enforcement") != "best-effort":
         hint = "take the nic of `nictype: host` out"
-    elif moves and not rows:
-        why, hint = "its only link is one of the host's that moves in", "give it a nic on a bridge"
-    if given and why and config.get("limits.enforcement") != "best-effort":
         raise UnsupportedError(f"`{given[0]}` cannot be enforced here: {why}", hint=hint)
     if not rows:
-        return [limits.left_out(key, f"`{key}` cannot be enforced here: {why or 'it has no link'}") for key in given]
+        return [limits.left_out(key, f"`{key}` cannot be enforced here: {why}") for key in given]
     found: list[list[str]] = []
     for _, inside, *own in rows:
-        ingress, egress, priority = (said or config.get(key, "") for said, key in zip(own, LINK_KEYS, strict=True))
+        ingress, egress, priority = (
+            said or config.get(key, "") for said, key in zip(own, link_limits.KEYS, strict=True)
+        )
         if ingress or egress or priority:
             # The monitor takes the highest number for no priority of its own.
             found.append(["link-limit", inside, ingress or "0", egress or "0", priority or link_limits.NONE[2]])

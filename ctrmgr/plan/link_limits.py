@@ -9,9 +9,12 @@ from ctrmgr.plan.limits import left_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     Rows = Sequence[Sequence[str]]
+
+KEYS = ("limits.ingress", "limits.egress", "limits.network.priority")
+"""Of an instance: what the nics have that do not say it themselves."""
 
 NONE = ("0", "0", "4294967295")
 """Ingress and egress in bits a second, priority: a link without limits."""
@@ -32,6 +35,26 @@ def possible(rows: list[list[str]], *, best_effort: bool) -> list[list[str]]:
         without = [_left_out(f"{row[1]}.limits", error.message) for row in rows if row[0] == "link-limit"]
         return [row for row in rows if row[0] != "link-limit"] + without
     return rows
+
+
+def moves_past(config: Mapping[str, str], rows: Rows) -> list[list[str]]:
+    """A `left-out` row for each of the instance's keys and each link of the host's that moves in: there the instance's root takes away
+    what limits it. Raises UnsupportedError, unless best effort is asked for."""
+    found = []
+    for row in rows:
+        for key in KEYS if row[0] == "netdev" else ():
+            if not config.get(key):
+                continue
+            why = f"`{key}` cannot be enforced here: `{row[2]}` of device `{row[1]}` is a link of the host's that moves in, with all that limits it"
+            if config.get("limits.enforcement") != "best-effort":
+                hint = f"have a nic on the bridge say it instead (`{NICS[key]}`), or `limits.enforcement: best-effort` goes on without it there"
+                raise UnsupportedError(why, hint=hint)
+            found.append(left_out(key, why, row[1]))
+    return found
+
+
+NICS = dict(zip(KEYS, ("limits.ingress", "limits.egress", "limits.priority"), strict=True))
+"""What they are called as keys of a nic."""
 
 
 def _left_out(key: str, why: str) -> list[str]:

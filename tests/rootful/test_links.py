@@ -92,7 +92,15 @@ def test_comes_and_goes_live(net: Net) -> None:
     assert net.links()["p0"] == before["p0"]
     assert not (ctr.folder / "run/c1/links").exists()
     assert "eth7" not in inside(ctr, "ip link")
+    why = "`limits.egress` cannot be enforced here: `p0` of device `n` is a link of the host's that moves in"
+    ctr("config", "set", "c1", "limits.egress=1Mbit")
+    for volatile in ([], ["--volatile"]):
+        assert why in ctr("attach-device", "c1", "n", *GIVEN, *volatile, code=5).stderr
+    assert net.links()["p0"] == before["p0"] and "nictype" not in ctr("config", "show", "c1").stdout
+    ctr("config", "unset", "c1", "limits.egress")
     ctr("attach-device", "c1", "n", *GIVEN, "--volatile")
+    assert why in ctr("config", "set", "c1", "limits.egress=1Mbit", code=5).stderr
+    assert why in ctr("config", "set", "c1", "limits.egress=1Mbit", "limits.enforcement=best-effort").stderr
     ctr("delete", "--force", "c1")
     assert net.links()["p0"] == before["p0"]
 

@@ -18,7 +18,7 @@ from ctrmgr.devices import unix_block
 from ctrmgr.devices.rows import without
 from ctrmgr.errors import CtrmgrError, HostError, SpecError, UnsupportedError
 from ctrmgr.host.machine import Host
-from ctrmgr.plan import compile, device_limits, gpu_limits, limits
+from ctrmgr.plan import device_limits, gpu_limits, limits
 from ctrmgr.spec import device as spec
 from ctrmgr.spec import keys
 from ctrmgr.spec.limit_files import UNIFIED_FILES, V1_FILES, hugetlb
@@ -431,20 +431,3 @@ def test_both_ways_of_saying_it() -> None:
     wish = spec.check("d0", {"type": "unix-block", "source": "/dev/sda", "limits.read": "1MB", "limits.max": "1MB"})
     with pytest.raises(ValueError, match=r"limits\.max"):
         unix_block.rows("d0", wish)
-
-
-def test_a_link_that_cannot_be_limited() -> None:
-    """The host's network, and a link of the host's that moves in, are refused; without any there is nothing to limit."""
-    wish = {"limits.ingress": "1000000"}
-    moved = [["netdev", "n", "eth1", "eth1", "", "0", "required"]]
-    for rows, why in ((moved, "one of the host's that moves in"), ([["net", "host"]], "no link of its own")):
-        with pytest.raises(UnsupportedError, match=f"`limits.ingress` cannot be enforced here: .*{why}"):
-            compile._network(rows, wish)
-        (row,) = compile._network(rows, {**wish, "limits.enforcement": "best-effort"})[1:]
-        assert row[:3] == ["left-out", "", "limits.ingress"] and why in row[3]
-    assert compile._network([], wish) == [
-        ["net", "none"],
-        limits.left_out("limits.ingress", "`limits.ingress` cannot be enforced here: it has no link"),
-    ]
-    bridged = [["net", "bridge"], ["@limit", "eth0", "", "", ""], ["@link", "br", "eth0", "", "0", ""], *moved]
-    assert compile._network(bridged, wish)[2:] == [["link-limit", "eth0", "1000000", "0", "4294967295"]]
