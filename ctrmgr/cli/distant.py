@@ -367,7 +367,7 @@ MODULES = {
     "config device": "distant_config_device",
     "config edit": "distant_config_edit",
     "copy": "distant_copy",
-    "move": "distant_copy",
+    "move": "distant_move",
     "profile": "distant_profile",
     "publish": "distant_image",
     "snapshot": "distant_snapshot",

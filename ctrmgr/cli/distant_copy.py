@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`ctrmgr copy` and `move` from, to and between servers."""
+"""`ctrmgr copy` from, to and between servers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ctrmgr.cli.command import Args
+    from ctrmgr.cli.distant_move import Move
 
 
 class End:
@@ -44,44 +45,14 @@ def _note(args: Args) -> Callable[[str], None]:
 def run_copy(args: Args) -> None:
     source = End(args.positional[0])
     target = End(args.positional[1], source.name)
-    _copy(args, source, target, moving=False)
+    copy(args, source, target)
     if not args.flag("dry-run"):
         print(target.label)
 
 
-def run_move(args: Args) -> None:
-    source = End(args.positional[0])
-    target = End(args.positional[1], source.name)
-    if source.server and target.server and _one_place(source.server, target.server):
-        if profiles(args) is not None:
-            raise ConflictError("a move on one server keeps the profiles", hint="`ctrmgr copy` can change them")
-        if args.flag("dry-run"):
-            print(f"move {source.label} {target.label}")
-            return
-        instances.rename(source.server, source.name, target.name)
-    else:
-        _copy(args, source, target, moving=True)
-        if args.flag("dry-run"):
-            return
-        try:
-            _delete(source)
-        except CtrmgrError as error:
-            error.hint = f"`{target.label}` is there and whole, and so is the source: delete one of them"
-            raise
-    print(target.label)
-
-
-def _delete(end: End) -> None:
-    from ctrmgr.backend import local
-
-    if end.server:
-        instances.delete(end.server, end.name)
-    else:
-        local.delete(end.name)
-
-
-def _copy(args: Args, source: End, target: End, *, moving: bool) -> None:
+def copy(args: Args, source: End, target: End, move: Move | None = None) -> None:
     """Raises what the target's side of it does; then nothing is there, or it is said what is."""
+    moving = move is not None
     with contextlib.ExitStack() as stack:
         for end in (source, target):
             if end.server:
@@ -100,24 +71,32 @@ def _copy(args: Args, source: End, target: End, *, moving: bool) -> None:
             print(f"{'move' if moving else 'copy'} {source.label} {target.label} {', or '.join(ways)}")
             return
         passage = stack.enter_context(Passage())
+        if move:
+            move.begins()
         with passage.making(target.server, target.name) if target.server else contextlib.nullcontext():
-            for number, way in enumerate(ways, 1):
-                try:
-                    _go(args, way, source, target, kept, passage)
-                    return
-                except migration.NoWayError as error:
-                    # The servers do not get together, and nothing is left of the attempt.
-                    _note(args)(f"not {way}: {error.message}; it goes {ways[number]}")
-                    if ways[number] == IMAGE:
-                        _say_what_stays(args, source, kept, moving=moving)
+            _carry(args, ways, source, target, kept, passage, moving=moving)
+            if move:
+                move.arrived(passage)
+        if move:
+            move.ends(passage)
+
+
+def _carry(
+    args: Args, ways: list[str], source: End, target: End, kept: list[str], passage: Passage, *, moving: bool
+) -> None:
+    """By the first of the ways that there is."""
+    for number, way in enumerate(ways, 1):
+        try:
+            _go(args, way, source, target, kept, passage)
+            return
+        except migration.NoWayError as error:
+            # The servers do not get together, and nothing is left of the attempt.
+            _note(args)(f"not {way}: {error.message}; it goes {ways[number]}")
+            if ways[number] == IMAGE:
+                _say_what_stays(args, source, kept, moving=moving)
 
 
 ON_IT, DIRECT, BACKUP, IMAGE = "on the server", "directly", "as a backup", "as an image"
-
-
-def _one_place(source: Server, target: Server) -> bool:
-    """Where a move is a new name."""
-    return migration.same(source, target) and (source.project or "default") == (target.project or "default")
 
 
 def _ways(args: Args, source: End, target: End) -> list[str]:
@@ -162,7 +141,12 @@ def sweep(args: Args, *servers: Server | None) -> None:
         with contextlib.suppress(CtrmgrError):  # it is used, or never came
             removal.delete(fingerprint)
 
-    passing.sweep((server for server in servers if server), _note(args), forget)
+    def here(name: str) -> bool:
+        from ctrmgr.backend import record
+
+        return os.path.exists(record.home(name))
+
+    passing.sweep((server for server in servers if server), _note(args), forget, here)
 
 
 def _go(args: Args, way: str, source: End, target: End, kept: list[str], passage: Passage) -> None:
@@ -285,4 +269,4 @@ def _from_server(args: Args, server: Server, name: str, new: str, passage: Passa
         passage.gone(passing.HERE, None, fingerprint)
 
 
-RUN: dict[str, Callable[[Args], int | None]] = {"copy": run_copy, "move": run_move}
+RUN: dict[str, Callable[[Args], int | None]] = {"copy": run_copy}

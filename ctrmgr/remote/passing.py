@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 KEY = "ctrmgr.passing"
 """The property of such images; it makes their hash their own."""
-IMAGE, BACKUP, HERE, INSTANCE = "image", "backup", "here", "instance"
+IMAGE, BACKUP, HERE, INSTANCE, MOVED = "image", "backup", "here", "instance", "moved"
+
+Side = tuple[str, str, str]
+"""URL, project and name of an instance; the first two are empty for one of this machine."""
+
+
+def side(server: Server | None, name: str) -> Side:
+    return (server.target.url, server.project, name) if server else ("", "", name)
 
 
 def folder() -> str:
@@ -69,8 +76,20 @@ class Passage:
 
     def gone(self, kind: str, server: Server | None, name: str = "") -> None:
         """It is not there any more, or is to stay."""
-        with contextlib.suppress(ValueError):
-            self.rows.remove(_row(kind, server, name))
+        row = _row(kind, server, name)
+        if row in self.rows:
+            self.rows.remove(row)
+            state.write_flat(f"{self.path}/record", self.rows)
+
+    def arrived(self, target: Side, source: Side, identity: str, stamp: str) -> None:
+        """The instance is there and whole; what is left of a move is that its source goes, if that still has this stamp."""
+        self.rows = [row for row in self.rows if row[0] != INSTANCE]
+        self.rows.append([MOVED, *target, *source, identity, stamp])
+        state.write_flat(f"{self.path}/record", self.rows)
+
+    def ended(self) -> None:
+        """The source is gone, too."""
+        self.rows = [row for row in self.rows if row[0] != MOVED]
         state.write_flat(f"{self.path}/record", self.rows)
 
     @contextlib.contextmanager
@@ -84,7 +103,7 @@ class Passage:
 
 
 def _row(kind: str, server: Server | None, name: str) -> list[str]:
-    return [kind, server.target.url if server else "", server.project if server else "", name]
+    return [kind, *side(server, name)]
 
 
 def _clear(path: str, rows: list[list[str]]) -> None:
@@ -98,31 +117,73 @@ def _clear(path: str, rows: list[list[str]]) -> None:
             os.unlink(f"{path}/{name}")
 
 
-def sweep(servers: Iterable[Server], say: Say, forget: Callable[[str], None]) -> None:
+def _rows(path: str) -> list[list[str]]:
+    try:
+        return state.read_flat(f"{path}/record")
+    except FileNotFoundError:
+        return []
+
+
+class Left:
+    """What a killed move left to do: the `identity` of what it made, and the `stamp` of its source. `over`: nothing, by now."""
+
+    def __init__(self, identity: str, stamp: str) -> None:
+        self.identity, self.stamp, self.over = identity, stamp, False
+
+
+@contextlib.contextmanager
+def left_of_move(target: Side, source: Side) -> Iterator[Left | None]:
+    """Of the same move."""
+    for mark in state.entries(folder()):
+        path = f"{folder()}/{mark}"
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(state.Lock(path, wait=False))
+            except (ConflictError, FileNotFoundError):
+                continue
+            rows = _rows(path)
+            for row in rows:
+                if row[0] == MOVED and tuple(row[1:7]) == (*target, *source):
+                    left = Left(row[7], row[8])
+                    try:
+                        yield left
+                    finally:
+                        if left.over:
+                            _clear(path, [each for each in rows if each is not row])
+                    return
+    yield None
+
+
+def sweep(servers: Iterable[Server], say: Say, forget: Callable[[str], None], here: Callable[[str], bool]) -> None:
     """Take away what killed commands left: files of ours, what these servers have, and (`forget`) images of this machine's. An instance
-    is told, and stays: servers finish what they have begun, and somebody may count on it by now."""
+    is told, and stays: servers finish what they have begun, and somebody may count on it by now. A move is left to its own next command, as
+    long as both sides are there (`here`: on this machine)."""
     asked = {(server.target.url, server.project): server for server in servers}
     for mark in state.entries(folder()):
         path = f"{folder()}/{mark}"
         with contextlib.suppress(ConflictError, FileNotFoundError), state.Lock(path, wait=False):
-            try:
-                rows = state.read_flat(f"{path}/record")
-            except FileNotFoundError:
-                rows = []
-            _clear(path, [row for row in rows if not _settled(mark, row, asked, say, forget)])
+            rows = _rows(path)
+            _clear(path, [row for row in rows if not _settled(mark, row, asked, say, forget, here)])
 
 
 def _settled(
-    mark: str, row: list[str], asked: dict[tuple[str, str], Server], say: Say, forget: Callable[[str], None]
+    mark: str,
+    row: list[str],
+    asked: dict[tuple[str, str], Server],
+    say: Say,
+    forget: Callable[[str], None],
+    here: Callable[[str], bool],
 ) -> bool:
     """Whether it is gone. What nobody knows the server of any more is as good as gone."""
-    kind, url, project, name = row
+    kind, url, project, name = row[:4]
+    if kind == MOVED:
+        return any(_is_gone(each, asked, here) for each in (row[1:4], row[4:7]))
     if kind == HERE:
         forget(name)
         return True
     server = asked.get((url, project))
     if server is None:
-        return all((each.url, each.project) != (url, project) for each in registry.load().by_name.values())
+        return _is_forgotten(url, project)
     if kind == INSTANCE:
         return _told(server, name, say)
     busy = False
@@ -140,6 +201,26 @@ def _settled(
         return False
     say(f"the {kind} that a killed command left on `{server.name}` was deleted")
     return True
+
+
+def _is_forgotten(url: str, project: str) -> bool:
+    return all((each.url, each.project) != (url, project) for each in registry.load().by_name.values())
+
+
+def _is_gone(where: list[str], asked: dict[tuple[str, str], Server], here: Callable[[str], bool]) -> bool:
+    """Whether an instance is certainly not there."""
+    url, project, name = where
+    if not url:
+        return not here(name)
+    if (server := asked.get((url, project))) is None:
+        return _is_forgotten(url, project)
+    try:
+        server.get(f"/instances/{quoted(name)}")
+    except NotFoundError:
+        return True
+    except CtrmgrError:
+        return False
+    return False
 
 
 def _image(server: Server, mark: str) -> str:

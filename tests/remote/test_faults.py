@@ -233,6 +233,50 @@ def test_killed(unix: Remote, middle: Middle, tmp_path: Path) -> None:
     assert images(unix) == before and unix("image", "list", "far:").stderr == ""
 
 
+@pytest.mark.usefixtures("here")
+def test_a_killed_move(unix: Remote) -> None:
+    """When the copy was there and the source, too: the same words end it, or say what does, and never lose what was changed since."""
+
+    def killed(*words: str) -> None:
+        unix("move", *words, code=-9, env={"CTRMGR_CRASH_AT": "move-arrived"})
+        left.update(os.listdir(passing))
+        assert len(left) == 1
+
+    def again(*words: str, said: str, code: int = 4) -> None:
+        assert said in unix("move", *words, code=code).stderr
+        assert set(os.listdir(passing)) == (left if code else set())
+        if not code:
+            left.clear()
+
+    passing, left = unix.folder / "state/passing", set[str]()
+    away, back = ("host:c1", "local:c7", "-p", "no-network"), ("c7", "host:c2", "-p", "default")
+    unix("create", "tiny", "host:c1")
+    killed(*away)
+    again(
+        *away,
+        said="`c7` is the whole copy that a killed move made of `host:c1`, which is still there\n\nhint: `ctrmgr delete host:c1`",
+    )
+    unix("config", "set", "host:c1", "user.a=1")
+    again(*away, said="which has changed since it was made: both are there")
+    unix("delete", "c7")
+    unix("image", "list", "host:")  # nothing is left to do
+    assert os.listdir(passing) == []
+    left.clear()
+    killed(*away)
+    unix("delete", "host:c1")
+    again(*away, said="`host:c1` was moved by a command that was killed then", code=0)
+    # From here to there: what is here tells whether it has changed.
+    killed(*back)
+    upper = unix.folder / "state/instances/c7/upper"
+    (upper / "new").touch()
+    again(*back, said="which has changed since it was made: both are there")
+    unix("delete", "host:c2")
+    left.clear()
+    killed(*back)
+    again(*back, said="`host:c2` was made by a command that was killed then; `c7` is gone now", code=0)
+    assert [row["name"] for row in json.loads(unix("list", "local:", "host:", "-f", "json").stdout)] == ["host:c2"]
+
+
 def test_files(unix: Remote, middle: Middle, tmp_path: Path) -> None:
     """It is said how much of a tree has come."""
     (tmp_path / "tree").mkdir()
