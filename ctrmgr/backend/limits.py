@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ctrmgr import state
 from ctrmgr.errors import HelperError, HostError
 from ctrmgr.host import cgroup
@@ -18,16 +20,28 @@ if TYPE_CHECKING:
     Rows = Sequence[Sequence[str]]
 
 
+GUARANTEES = ("dmem.low", "dmem.min", "memory.low", "memory.min")
+
+
 class Files:
     """The files of an instance's cgroups, by hierarchy (`unified`, or a v1 controller)."""
 
-    __slots__ = ("folders",)
+    __slots__ = ("folders", "path", "unified")
 
     def __init__(self, plan: Rows) -> None:
         (path,) = (row[1] for row in plan if row[0] == "cgroup")
         host = cgroup.read()
+        self.path, self.unified = path, host.unified
         mounts = {**host.v1, **({cgroup.UNIFIED: host.unified} if host.unified else {})}
         self.folders = {hierarchy: f"{mount}/{path}" for hierarchy, mount in mounts.items()}
+
+    def kept(self, file: str, actual: str) -> bool:
+        """Whether the cgroups above have what this one is guaranteed, too: the kernel keeps no more than they have."""
+        if file not in GUARANTEES:
+            return True
+        subject, parent = actual.rpartition(" ")[0], os.path.dirname(self.path)
+        own, ours = (cgroup.guaranteed(f"{self.unified}/{path}", file, subject) for path in (self.path, parent))
+        return own <= ours and not cgroup.keeps_less(self.unified, os.path.dirname(parent), file, subject, ours)
 
     def text(self, hierarchy: str, file: str) -> str:
         """ "" where there is none, which is what a v1 hierarchy says that the instance is not in."""
@@ -47,6 +61,7 @@ def read(plan: Rows) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for hierarchy, file, planned, device in limits.files(plan):
         text = files.text(hierarchy, file)
+        holds = limits.holds(file, planned, text)
         found.append(
             {
                 "key": _device_key(device, file, planned)
@@ -55,7 +70,7 @@ def read(plan: Rows) -> list[dict[str, object]]:
                 "file": file,
                 "value": limits.line_of(file, planned, text),
                 "hierarchy": hierarchy,
-                **_state(_mechanism(file), limits.holds(file, planned, text)),
+                **_state(_mechanism(file), holds and files.kept(file, limits.line_of(file, planned, text))),
             }
         )
     if any(row[0] == "gpu-limit" for row in plan):

@@ -70,6 +70,25 @@ V1_CONTROLLERS = frozenset(("blkio", "cpu", "cpuacct", "cpuset", "devices", "fre
                             "net_prio", "perf_event", "pids", "rdma", "misc", "gpu"))  # fmt: skip
 
 
+def guaranteed(folder: str, file: str, subject: str) -> float:
+    """What a cgroup has of a guarantee, of a region of device memory or of what has none (""); infinity for `max`."""
+    said = [line.rpartition(" ")[2] for line in _lines(f"{folder}/{file}") if line.rpartition(" ")[0] == subject]
+    return float("inf") if said == ["max"] else int(said[0]) if said and said[0].isdecimal() else 0
+
+
+def keeps_less(mount: str, path: str, file: str, subject: str, amount: float) -> str:
+    """The first cgroup, from `path` below a mount upwards, that has less of a guarantee than `amount`: the kernel keeps no more than
+    that for those below. "" where all have it; the host's top-most one, which has no such file, keeps everything."""
+    while True:
+        folder = os.path.normpath(f"{mount}/{path}")
+        is_top = folder == os.path.normpath(mount)
+        if guaranteed(folder, file, subject) < amount and not (is_top and not os.path.exists(f"{folder}/{file}")):
+            return folder
+        if is_top:
+            return ""
+        path = os.path.dirname(path)
+
+
 def _own(prefix: str) -> str:
     for line in _lines(prefix + "/proc/self/cgroup"):
         if line.startswith("0::"):

@@ -12,8 +12,11 @@ What a cgroup file carries out (`dmem`, or the historical `gpu` controller) beco
 
 from __future__ import annotations
 
+import os
+
+from ctrmgr import state
 from ctrmgr.errors import HostError, SpecError, UnsupportedError
-from ctrmgr.host import sysfs
+from ctrmgr.host import cgroup, sysfs
 from ctrmgr.host.cgroup import UNIFIED
 from ctrmgr.plan import limits
 
@@ -215,9 +218,25 @@ def _dmem(target: Target, asked: Mapping[str, str], regions: Mapping[str, int]) 
     found: Rows = []
     for key, value in wanted.items():
         for region, size in _shared_out(value, regions):
+            if key == RESERVE:
+                _kept_above(target, region, size)
             found.append(["device-limit", target.name, UNIFIED, DMEM[key], f"{region} {size}"])
             found += _promise(target, region, size, regions[region]) if key == RESERVE else []
     return found
+
+
+def _kept_above(target: Target, region: str, size: int) -> None:
+    """The cgroup of all instances gets what they have together; those above it, if there are any, are not ours to change."""
+    root = target.host.root.rstrip("/")
+    above = os.path.dirname(state.cgroup_parent())
+    less = cgroup.keeps_less(f"{root}{target.host.cgroups.unified}", above, DMEM[RESERVE], region, size)
+    if less:
+        raise target.impossible(
+            RESERVE,
+            f"of `{region}` the cgroup above, `{less.removeprefix(root)}`, keeps "
+            f"{cgroup.guaranteed(less, DMEM[RESERVE], region)} bytes for all that is in it",
+            f"root can: `echo '{region} {size}' >{less.removeprefix(root)}/{DMEM[RESERVE]}`; {HINT}",
+        )
 
 
 def _promise(target: Target, subject: str, size: int, capacity: int) -> Rows:

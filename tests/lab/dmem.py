@@ -183,7 +183,14 @@ def what_is_kept_stays_when_others_want_more() -> None:
         refused = ctr(*LAUNCH, "e1", "-p", "no-network", "-d", f"{gpu},memory.reserve=16MiB", code=5)
         assert "`gpu.memory.reserve` cannot be enforced here" in refused.stderr and "dmem" in refused.stderr, refused
         return
-    subprocess.run(["insmod", "/job/evict.ko", f"region=drm/{address()}/vram0", "mib=64"], check=True)
+    region = f"drm/{address()}/vram0"
+    subprocess.run(["insmod", "/job/evict.ko", f"region={region}", "mib=64"], check=True)
+    os.environ["CTRMGR_CGROUP_PARENT"] = "above/ctrmgr"
+    try:
+        refused = ctr(*LAUNCH, "e1", "-p", "no-network", "-d", f"{gpu},memory.reserve=16MiB", code=5).stderr
+    finally:
+        del os.environ["CTRMGR_CGROUP_PARENT"]
+    assert "the cgroup above, `/sys/fs/cgroup/above`, keeps 0 bytes" in refused, refused
     given = ("-p", "no-network", "-d", "lab,type=unix-char,source=/dev/evict,mode=0666")
     ctr(*LAUNCH, "e1", *given, "-d", f"{gpu},memory.reserve=16MiB")
     ctr(*LAUNCH, "e2", *given, "-d", gpu)
@@ -195,9 +202,15 @@ def what_is_kept_stays_when_others_want_more() -> None:
     assert buffers("e1") == ("", 16, 4)  # what it had beyond its reserve had to go
     assert buffers("e2", "4 4 4") == ("yyy", 48, 12)  # and from then on it is its own
     assert buffers("e1") == ("", 16, 4)
+    above = Path("/sys/fs/cgroup/ctrmgr/dmem.min")
+    above.write_text(f"{region} 0")  # somebody else does
+    assert limits("e1")["gpu.memory.reserve"] == (f"{region} {16 * MIB}", "dmem", "not in force")
+    assert buffers("e2", "4") == ("y", 52, 12)
+    assert buffers("e1") == ("", 12, 8)
     reserve = ("config", "device", "set", "e1", "gpu")
     ctr(*reserve, "memory.reserve=8MiB")
-    assert buffers("e2", "4 4 4") == ("yyy", 56, 16)
+    assert limits("e1")["gpu.memory.reserve"] == (f"{region} {8 * MIB}", "dmem", "enforced")
+    assert buffers("e2", "4 4") == ("yy", 56, 16)
     assert buffers("e1") == ("", 8, 12)
     ctr("config", "device", "unset", "e1", "gpu", "memory.reserve")
     assert buffers("e2", "4 4 4") == ("yyy", 64, 20)

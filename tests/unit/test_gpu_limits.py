@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ctrmgr.backend import limits as actual
 from ctrmgr.devices import rows
 from ctrmgr.errors import CtrmgrError, HostError, SpecError, UnsupportedError
+from ctrmgr.host import cgroup
 from ctrmgr.host.machine import Host
 from ctrmgr.plan import gpu_limits, limits
 from ctrmgr.spec import device, keys
@@ -81,6 +83,66 @@ def test_device_memory_is_shared_out_over_a_gpus_regions(machine: Machine, given
         f"unified dmem.max {REGIONS[0]} {3 * GIB // 2}", f"unified dmem.max {REGIONS[1]} {GIB // 2}",
         f"unified dmem.min {REGIONS[0]} {3 * GIB // 4}", f"unified dmem.min {REGIONS[1]} {GIB // 4}",
     ]  # fmt: skip
+
+
+ENOUGH, ALL = (
+    f"{REGIONS[0]} {first}\n{REGIONS[1]} {second}\n" for first, second in ((3 << 20, 1 << 20), ("max", "max"))
+)
+LESS = ENOUGH.replace(f"{3 << 20}", f"{(3 << 20) - 1}")
+
+
+@pytest.mark.parametrize(
+    ("parent", "files", "short"),
+    [
+        ("ctrmgr", {}, ""),  # the host's top-most cgroup has no such file
+        ("above/ctrmgr", {}, "/sys/fs/cgroup/above"),
+        ("above/ctrmgr", {"above": ENOUGH}, ""),
+        ("above/ctrmgr", {"above": LESS}, "/sys/fs/cgroup/above"),
+        ("a/b/ctrmgr", {"a": ENOUGH, "a/b": ALL}, ""),
+        ("a/b/ctrmgr", {"a": f"{REGIONS[0]} max\n", "a/b": ENOUGH}, "/sys/fs/cgroup/a"),
+        ("ctrmgr", {".": ENOUGH}, ""),  # a container's top-most cgroup has one
+        ("ctrmgr", {".": LESS}, "/sys/fs/cgroup"),
+    ],
+)
+def test_the_cgroups_above_must_keep_it_too(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, parent: str, files: dict[str, str], short: str
+) -> None:
+    monkeypatch.setenv("CTRMGR_CGROUP_PARENT", parent)
+    root = machine("xe")
+    cgroups(root)
+    for folder, text in files.items():
+        trees.put(Path(f"{root}/sys/fs/cgroup/{folder}/dmem.min"), "f", text)
+    if not short:
+        assert len(made(root, {"memory.reserve": "4MiB"}, pci=ARC)) == 2
+        return
+    with pytest.raises(UnsupportedError, match=f"the cgroup above, `{short}`, keeps") as raised:
+        made(root, {"memory.reserve": "4MiB"}, pci=ARC)
+    assert f">{short}/dmem.min`" in str(raised.value.hint)
+    (instead,) = made(root, {"memory.reserve": "4MiB"}, pci=ARC, best_effort=True)
+    assert instead.startswith("memory.reserve none") and "keeps" in instead
+
+
+@pytest.mark.parametrize(
+    ("own", "parent", "top", "kept"),
+    [
+        ("4096", "4096", "", True),
+        ("4096", "12288", "12288", True),
+        ("4096", "12288", "8192", False),  # not what its neighbours have as well
+        ("4096", "0", "", False),
+        ("max", "12288", "max", False),
+        ("0", "0", "0", True),
+    ],
+)
+def test_what_is_not_kept_above_is_not_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, parent: str, top: str, kept: bool
+) -> None:
+    monkeypatch.setattr(actual.cgroup, "read", lambda: cgroup.Cgroups(str(tmp_path), frozenset(), {}))
+    for file, subject in (("dmem.min", f"{REGIONS[0]} "), ("memory.low", "")):
+        for folder, value in (("all/c1", own), ("all", parent), (".", top)):
+            if value:
+                trees.put(tmp_path / folder / file, "f", f"{subject}{value}\n")
+        (found,) = actual.read([["cgroup", "all/c1"], ["device-limit", "g", "unified", file, f"{subject}{own}"]])
+        assert (found["state"], found["enforced"]) == ("enforced" if kept else "not in force", kept)
 
 
 def test_a_limit_of_a_device_is_taken_back_and_known_by_its_line(machine: Machine) -> None:
