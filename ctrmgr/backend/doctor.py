@@ -8,7 +8,7 @@ import stat
 from functools import partial
 
 from ctrmgr import state
-from ctrmgr.backend import checkup, ended, record, repair, upgrades
+from ctrmgr.backend import checkup, ended, placement, record, repair, upgrades
 from ctrmgr.backend.checkup import NOTE, OK, WRONG, Finding
 from ctrmgr.errors import ConflictError, CtrmgrError, HostError
 from ctrmgr.host import cgroup
@@ -96,6 +96,8 @@ def _running(name: str, plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
     yield from _programs(name, plan)
     yield from upgrades.findings(name, plan)
     yield from _tpms(name)
+    if any(row[0] == "follows-devices" for row in plan) and (text := placement.behind(name, plan)):
+        yield Finding(name, "placement", WRONG, text, mend=partial(placement.catch_up, name))
     for device in attached:
         if device.kind in ("char", "block") and not device.suspended:
             wrong = _node(init, device, plan)

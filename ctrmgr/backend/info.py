@@ -118,7 +118,14 @@ def _running(own: record.Record, plan: Sequence[Sequence[str]]) -> dict[str, obj
         "open-fds": _open_fds(*reply.open_fds()),
     }
     plan = [*plan, *device_limits.noted(own.name)]
-    found["limits"] = [*limits.read(plan), *parameters.read(own, plan, init)]
+    found["limits"] = held = [*limits.read(plan), *parameters.read(own, plan, init)]
+    if any(row[0] == "follows-devices" for row in plan):
+        from ctrmgr.backend import placement
+
+        if placement.behind(own.name, plan):
+            for limit in held:
+                if str(limit["file"]).startswith("cpuset."):
+                    limit.update(enforced=False, state="behind")
     found["gpus"] = _gpus(own.name)
     found["processes"] = _processes(plan)
     found.update(limits.usage(plan))

@@ -6,7 +6,7 @@ The whole plan is staged, so that a command that is killed is finished or undone
 
 from __future__ import annotations
 
-from ctrmgr.backend import leases, record
+from ctrmgr.backend import leases, record, repair
 from ctrmgr.backend.record import crash
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import CtrmgrError, HostError
@@ -82,6 +82,29 @@ def went(own: record.Record) -> str:
         return ""
     except CtrmgrError as error:
         return STAYS + error.message
+
+
+def behind(name: str, plan: Rows) -> str:
+    """Why a running instance that follows its devices is not where they are: one took the place of another, or CPUs came or went, and no
+    command has followed yet. "" when it is, and where nobody can tell."""
+    try:
+        new = followed(name, plan, Host(), has(name, plan), plan)
+    except CtrmgrError:
+        return ""
+    there, wanted = ({row[2]: row[3] for row in rows if numa.is_place(row)} for rows in (plan, new))
+    if there == wanted:
+        return ""
+    place = (
+        f"CPUs {wanted.get('cpuset.cpus', 'of any number')} of NUMA node {wanted.get('cpuset.mems', 'of any number')}"
+    )
+    return f"its devices are at {place}, where the next change of it or of its devices takes it"
+
+
+def catch_up(name: str) -> None:
+    """To where its devices are now. Raises HostError."""
+    with record.lock(name):
+        if repair.instance(name):
+            came(record.Record(name))
 
 
 def _follow(own: record.Record, plan: Rows, new: Rows) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from ctrmgr.backend import limits, record, repair
+from ctrmgr.backend import checkup, doctor, limits, record, repair
+from ctrmgr.backend.info import read
 from ctrmgr.cli import main
 from ctrmgr.errors import HostError
 from ctrmgr.host import features
@@ -132,6 +133,16 @@ def test_what_no_plan_knows_is_followed_too(
     nodes({0: (FIRST, *MORE)})
     main.run(["config", "set", "c1", "user.note=looks again, too"])
     assert cpus() == (EVERY, "0")
+
+    # what took another's place is at other CPUs, as these have become: it is said until something follows
+    nodes({0: (FIRST,)})
+    said: list[dict[str, object]] = read("c1").fields["limits"]  # type: ignore[assignment]
+    assert {limit["state"] for limit in said} == {"behind" if MORE else "enforced"}
+    assert [finding.text for finding in doctor.examine(["c1"]) if finding.check == "placement"] == [
+        f"its devices are at CPUs {FIRST} of NUMA node 0, where the next change of it or of its devices takes it"
+    ][: len(MORE)]
+    assert {finding.status for finding in doctor.mend(["c1"])} <= {checkup.MENDED, checkup.OK}
+    assert cpus() == (str(FIRST), "0") and doctor.examine(["c1"])[0].text == "runs well"
 
     # nobody is left to follow
     nodes({0: (FIRST,)})
