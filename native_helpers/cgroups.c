@@ -3,7 +3,6 @@
  * Where the instance's cgroups are: one in cgroup2, and one in each v1 hierarchy that a limit needs. */
 #include "monitor.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -185,6 +184,12 @@ static int move_into(pid_t pid, void *dir)
 	return write_at(*(int *)dir, "cgroup.procs", text) && errno != ESRCH ? -1 : 0;
 }
 
+static int move_members(struct monitor *m, void *dir, struct failure *f)
+{
+	return cgroups_each(m, move_into, dir) ? fail(f, "join a cgroup", "the kernel does not move a process into it")
+					       : 0;
+}
+
 /* All processes into a cgroup of a v1 hierarchy: stopped meanwhile, so that none is forked behind. */
 static int move_all(struct monitor *m, int *dir, struct failure *f)
 {
@@ -192,9 +197,8 @@ static int move_all(struct monitor *m, int *dir, struct failure *f)
 	int failed = was ? 0 : cgroups_freeze(m, true, f), error;
 	struct failure ignored;
 
-	if (!failed && (failed = cgroups_each(m, move_into, dir)))
-		fail(f, "join a cgroup", "the kernel does not move a process into it");
-	error = errno;
+	failed = failed || members_inside(m, move_members, dir, f) ? -1 : 0;
+	error = f->error;
 	if (!was)
 		cgroups_freeze(m, false, &ignored);
 	errno = error;
@@ -339,51 +343,4 @@ int cgroups_freeze(struct monitor *m, bool freeze, struct failure *f)
 		write_at(m->hierarchy[0].dir, "cgroup.freeze", "0");
 	errno = ETIMEDOUT;
 	return fail(f, freeze ? "freeze" : "thaw", "a process does not stop");
-}
-
-static int kill_one(pid_t pid, void *data)
-{
-	(void)data;
-	syscall(SYS_kill, pid, 9);
-	return 0;
-}
-
-void cgroups_kill(struct monitor *m)
-{
-	if (write_at(m->hierarchy[0].dir, "cgroup.kill", "1"))
-		cgroups_each(m, kill_one, NULL);
-	if (m->pidfd >= 0)
-		(void)stop_signal(m, 9);
-}
-
-static int each(int dir, int depth, int (*visit)(pid_t, void *), void *data)
-{
-	FILE *file = NULL;
-	struct dirent *entry;
-	DIR *list;
-	int pid, result = 0, fd = openat(dir, "cgroup.procs", O_RDONLY | O_CLOEXEC);
-
-	if (fd >= 0 && !(file = fdopen(fd, "re")))
-		close_fd(&fd);
-	while (file && !result && fscanf(file, "%d", &pid) == 1)
-		result = pid > 0 ? visit(pid, data) : 0;
-	if (file)
-		fclose(file);
-	fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	list = fd < 0 ? NULL : fdopendir(fd);
-	while (list && !result && depth < CGROUP_DEPTH && (entry = readdir(list)))
-		if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
-			OWNED int below = openat(dir, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-
-			if (below >= 0)
-				result = each(below, depth + 1, visit, data);
-		}
-	if (list)
-		closedir(list);
-	return result;
-}
-
-int cgroups_each(struct monitor *m, int (*visit)(pid_t pid, void *data), void *data)
-{
-	return each(m->hierarchy[0].dir, 0, visit, data);
 }

@@ -165,23 +165,6 @@ static void describe(int process, struct ctl_holder *holder)
 	}
 }
 
-/* By now the number may be that of another process, even of the host's: the one whose /proc folder is open is asked.
- * Our cgroup's name is in no other process's path; one that is too long to be shown is an instance's, too. */
-static bool is_instances(const struct monitor *m, int process)
-{
-	char cgroups[4096];
-
-	return read_at(process, "cgroup", cgroups, sizeof(cgroups)) > 0 ? strstr(cgroups, m->plan.cgroup) != NULL
-									: errno == ENAMETOOLONG;
-}
-
-/* By the folder, which is as good as a pidfd, and by the number only where that is forbidden. */
-static void kill_it(int process, pid_t pid)
-{
-	if (sys_pidfd_send_signal(process, SIGKILL) && (errno == EPERM || errno == ENOSYS))
-		kill(pid, SIGKILL);
-}
-
 static int look(pid_t pid, void *data)
 {
 	struct search *s = data;
@@ -198,8 +181,8 @@ static int look(pid_t pid, void *data)
 	if (!holder.fds && !holder.maps)
 		return 0;
 	describe(process, &holder);
-	if (s->kill && is_instances(s->m, process))
-		kill_it(process, pid);
+	if (s->kill)
+		members_kill(s->m, process, pid);
 	if (s->count < CTL_HOLDERS_MAX)
 		s->holders[s->count] = holder;
 	s->count++;

@@ -114,9 +114,16 @@ int cgroups_join(struct monitor *m, pid_t pid, struct failure *f); /* the v1 one
 void cgroups_remove(struct monitor *m);
 bool cgroups_frozen(const struct monitor *m);
 int cgroups_freeze(struct monitor *m, bool freeze, struct failure *f); /* all processes, or none */
-void cgroups_kill(struct monitor *m);
-/* Calls `visit` with each process of the instance; stops when it returns non-zero. */
+
+/* members.c. Calls `visit` with each process of the instance; stops when it returns non-zero. */
 int cgroups_each(struct monitor *m, int (*visit)(pid_t pid, void *data), void *data);
+void cgroups_kill(struct monitor *m);
+bool members_have(const struct monitor *m, int process); /* the process whose folder of /proc that is */
+void members_kill(const struct monitor *m, int process, pid_t pid);
+/* In a process of the instance's pid namespace, for which numbers are those inside: none can be another's of the host.
+ */
+int members_inside(struct monitor *m, int (*work)(struct monitor *m, void *data, struct failure *f), void *data,
+		   struct failure *f);
 
 /* guarantee.c: a file of a cgroup below `parent` was written, or a cgroup has gone. */
 void guarantee_changed(int parent, const char *file);

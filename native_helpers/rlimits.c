@@ -6,11 +6,36 @@
 
 #include <sys/resource.h>
 
+#define PASSES 8 /* over those who do not stand still: some would set themselves back for ever */
+
 struct change {
 	int resource;
 	struct rlimit before, after;
 	bool changed;
+	int passes;
 };
+
+/* Whoever a process makes has what that has: all stand still meanwhile, so that none is missed. */
+struct pause {
+	bool ours;
+	int passes;
+};
+
+static struct pause pause_all(struct monitor *m)
+{
+	struct failure ignored;
+	bool was = cgroups_frozen(m), ours = !was && !cgroups_freeze(m, true, &ignored);
+
+	return (struct pause){ours, was || ours ? 1 : PASSES};
+}
+
+static void go_on(struct monitor *m, const struct pause *p)
+{
+	struct failure ignored;
+
+	if (p->ours)
+		cgroups_freeze(m, false, &ignored);
+}
 
 static bool same(const struct rlimit *one, const struct rlimit *other)
 {
@@ -35,6 +60,30 @@ static int visit(pid_t pid, void *data)
 	    !prlimit(pid, c->resource, &c->after, NULL))
 		c->changed = true;
 	return 0;
+}
+
+/* prlimit(2) has nothing but numbers. */
+static int change_members(struct monitor *m, void *data, struct failure *f)
+{
+	struct change *c = data;
+
+	(void)f;
+	do {
+		c->changed = false;
+		cgroups_each(m, visit, c);
+	} while (c->changed && --c->passes);
+	return 0;
+}
+
+static int change_all(struct monitor *m, struct change *c, struct failure *f)
+{
+	struct pause p = pause_all(m);
+	int failed;
+
+	c->passes = p.passes;
+	failed = members_inside(m, change_members, c, f);
+	go_on(m, &p);
+	return failed;
 }
 
 /* For ctrmgr-exec, which knows the plan of the start. */
@@ -75,18 +124,16 @@ int rlimit_set(struct monitor *m, const char *name, const char *value, struct fa
 	snprintf(f->detail, sizeof(f->detail), "%s:%s", soft_before, hard_before);
 	if (prlimit(m->init, c.resource, &c.after, NULL))
 		return fail(f, "set a resource limit", "`%.63s` to `%.100s`", name, value);
-	/* Until none is left that was born of one that had the old limit yet. */
-	if (!same(&c.before, &c.after))
-		do {
-			c.changed = false;
-			cgroups_each(m, visit, &c);
-		} while (c.changed);
+	if (!same(&c.before, &c.after) && change_all(m, &c, f)) {
+		(void)prlimit(m->init, c.resource, &c.before, NULL);
+		return -1;
+	}
 	remember(m, wanted.rlimits[0].resource, &c.after, kept, soft, hard);
 	return 0;
 }
 
 struct priority {
-	int proc;
+	const struct monitor *m;
 	const struct confinement *wanted;
 	const char *before;
 	bool changed;
@@ -104,15 +151,19 @@ static int oom_read(int proc, const char *pid, char *text, size_t size)
 	return 0;
 }
 
-/* One that has chosen otherwise for itself keeps that. */
+/* One that has chosen otherwise for itself keeps that. The number may be another's by now: whose folder it is, is
+ * asked.
+ */
 static int visit_oom(pid_t pid, void *data)
 {
 	struct priority *p = data;
 	char name[12], now[12];
+	OWNED int process = -1;
 
 	snprintf(name, sizeof(name), "%d", pid);
-	if (!oom_read(p->proc, name, now, sizeof(now)) && !strcmp(now, p->before) &&
-	    !confine_oom(p->wanted, p->proc, name))
+	process = openat(p->m->proc, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (process >= 0 && members_have(p->m, process) && !oom_read(process, ".", now, sizeof(now)) &&
+	    !strcmp(now, p->before) && !confine_oom(p->wanted, process, "."))
 		p->changed = true;
 	return 0;
 }
@@ -121,7 +172,7 @@ int oom_set(struct monitor *m, const char *value, struct failure *f)
 {
 	struct confinement wanted = {0};
 	char number[12], before[12], init[12];
-	struct priority p = {.proc = m->proc, .wanted = &wanted, .before = before};
+	struct priority p = {.m = m, .wanted = &wanted, .before = before};
 
 	snprintf(init, sizeof(init), "%d", m->init);
 	snprintf(number, sizeof(number), "%.11s", value);
@@ -135,12 +186,15 @@ int oom_set(struct monitor *m, const char *value, struct failure *f)
 	errno = -confine_oom(&wanted, m->proc, init);
 	if (errno)
 		return fail(f, "set `oom_score_adj`", "to `%s`", number);
-	/* until none is left that was born of one that had the old one yet */
-	if (strcmp(before, number))
+	if (strcmp(before, number)) {
+		struct pause still = pause_all(m);
+
 		do {
 			p.changed = false;
 			cgroups_each(m, visit_oom, &p);
-		} while (p.changed);
+		} while (p.changed && --still.passes);
+		go_on(m, &still);
+	}
 	snprintf(m->oom, sizeof(m->oom), "@oom-score-adj %d", wanted.oom_score_adj);
 	m->plan.confinement.adjusts_oom = true;
 	m->plan.confinement.oom_score_adj = wanted.oom_score_adj;
