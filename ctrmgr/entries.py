@@ -144,7 +144,8 @@ def _blocks(fd: int, left: int, path: str) -> Iterator[bytes]:
 
 
 def write(top: str, found: Iterable[Entry], *, owners: bool, parents: bool = False) -> None:
-    """Write a tree at `top`. A directory that is there already is filled, a file replaced when it is complete.
+    """Write a tree at `top`. A directory that is there already is filled, a file replaced when it is complete; a device, a
+    pipe or a socket is not.
 
     `owners`: they become those of the entries; else they are whoever's this process is. Raises ConflictError, SpecError, OSError.
     """
@@ -161,6 +162,8 @@ def write(top: str, found: Iterable[Entry], *, owners: bool, parents: bool = Fal
             known.add(each.name)
             later.append((path, each))
             continue
+        if is_special(path):
+            raise ConflictError(f"`{path}` is there and is no file", hint="a device or a pipe is not replaced")
         aside = join(os.path.dirname(path) or ".", f".ctrmgr-{os.getpid()}.part")
         try:
             if each.kind == SYMLINK:
@@ -178,6 +181,15 @@ def write(top: str, found: Iterable[Entry], *, owners: bool, parents: bool = Fal
                 os.unlink(aside)
     for path, each in reversed(later):  # a directory may be one that not even its owner can write to
         _own(path, each, owners)
+
+
+def is_special(path: str, *, follow: bool = False) -> bool:
+    """Whether a device, a pipe or a socket is there, or (`follow`) what leads to one: nothing takes its place."""
+    try:
+        mode = os.stat(path, follow_symlinks=follow).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
 
 
 def _directory(path: str, each: Entry, *, top: bool) -> None:

@@ -241,6 +241,8 @@ def image_export(args: Args) -> None:
             if os.path.lexists(target) and not args.flag("force"):
                 raise ConflictError(f"`{target}` is there already", hint="--force replaces it")
         for source, target in zip(paths, targets, strict=True):
+            if not state.replaceable(target):
+                raise ConflictError(f"`{target}` is no file", hint="only a file is replaced")
             aside = f"{target}.{os.getpid()}.part"
             try:
                 shutil.copyfile(source, aside)

@@ -65,7 +65,7 @@ class Move:
 
     def ends(self, passage: Passage) -> None:
         """Raises ConflictError when the source is not what was copied, and what its deletion does; then both are there."""
-        from ctrmgr.backend.repair import crash
+        from ctrmgr.backend.record import crash
 
         crash("move-arrived")
         if _stamp(self.source) != self.stamp:

@@ -7,13 +7,14 @@ import os
 import stat
 import sys
 
-from ctrmgr import entries
+from ctrmgr import entries, state
 from ctrmgr.cli.command import Argument, Command, Option
 from ctrmgr.errors import NotFoundError, SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import BinaryIO
 
     from ctrmgr.cli.command import Args
     from ctrmgr.entries import Entry
@@ -152,18 +153,24 @@ def file_pull(args: Args) -> None:
             continue
         found = place.pull(recursive=args.flag("recursive"), say=_say(args))
         if target == "-":
-            _output(found)
+            _output(found, sys.stdout.buffer)
+        elif not into and entries.is_special(target, follow=True):  # `/dev/stdout`
+            try:
+                with open(target, "wb") as file:
+                    _output(found, file)
+            except OSError as error:
+                raise state.unwritable(target, error) from error
         else:
             entries.write(path, found, owners=False, parents=args.flag("create-dirs"))
 
 
-def _output(found: Iterable[Entry]) -> None:
+def _output(found: Iterable[Entry], file: BinaryIO) -> None:
     for each in found:
         if each.kind != entries.FILE or each.name:
-            raise SpecError("a directory cannot go to standard output", hint="name a directory instead of `-`")
+            raise SpecError("a directory cannot be written as bytes", hint="name a directory that it is to come to")
         for block in each.data:
-            sys.stdout.buffer.write(block)
-    sys.stdout.buffer.flush()
+            file.write(block)
+    file.flush()
 
 
 OPTIONS = (

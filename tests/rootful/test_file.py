@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -70,6 +71,27 @@ def test_one_file(c1: Ctr, tmp_path: Path) -> None:
     assert c1("file", "pull", "c1/proc/sys/kernel/osrelease", "-").stdout == release
     c1("file", "pull", "--recursive", "c1/sys/kernel/mm/ksm", str(tmp_path / "ksm"))
     assert (tmp_path / "ksm/run").read_text() == Path("/sys/kernel/mm/ksm/run").read_text()
+
+
+def test_no_device_is_replaced(c1: Ctr, tmp_path: Path) -> None:
+    """A file that is pulled to a node of the host goes into it, as with `cp`; one that is pushed takes the place of none inside."""
+    c1("file", "push", "-", "c1/etc/motd", stdin="hello\n")
+    null, pipe, link = tmp_path / "null", tmp_path / "pipe", tmp_path / "link"
+    os.mknod(null, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    assert c1("file", "pull", "c1/etc/motd", "/dev/stdout").stdout == "hello\n"
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for target in (null, pipe, link):
+        c1("file", "pull", "c1/etc/motd", str(target))
+    assert os.read(reader, 100) == b"hello\n" * 2
+    os.close(reader)
+    assert stat.S_ISCHR(null.lstat().st_mode) and stat.S_ISFIFO(pipe.lstat().st_mode) and link.is_symlink()
+    null.rename(tmp_path / "motd")
+    assert "is there and is no file" in c1("file", "pull", "c1/etc/motd", str(tmp_path), code=4).stderr
+    inside(c1, "mkfifo /etc/pipe")
+    assert "is there and is no file" in c1("file", "push", "-", "c1/etc/pipe", stdin="x", code=4).stderr
+    assert "as bytes" in c1("file", "pull", "-r", "c1/etc", "/dev/stdout", code=2).stderr
 
 
 def test_symlinks_stay_inside(c1: Ctr, tmp_path: Path) -> None:
