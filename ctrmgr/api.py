@@ -339,9 +339,9 @@ def create_partition(name: str, device: str, *, type: str = "", **amounts: int |
 
 def delete_partition(name: str) -> None:
     """End a partition that has a name. Raises NotFoundError, ConflictError when an instance has it."""
-    from ctrmgr.backend import partitions as backend
+    from ctrmgr.backend import named_partitions
 
-    backend.delete(name)
+    named_partitions.delete(name)
 
 
 def top(*names: str, interval: float = 1.0) -> Iterator[list[Use]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Devices that are asked for by what they do, and those of plugins: chosen, recorded, prepared, released.
+"""What devices were given that are asked for by what they do: prepared, kept, released.
 
 Whoever makes, changes or removes one holds the lock of the instance; what is free is decided under the folder's own. Reading is
 hot, as is finding that there is nothing to do; plugins are asked by processes of their own, and imported when there is one.
@@ -11,43 +11,20 @@ import os
 
 from ctrmgr import state
 from ctrmgr.backend import record
-from ctrmgr.backend.held import NAMED, Held, everything, folder, lines, names, of, read
+from ctrmgr.backend.asked import requests
+from ctrmgr.backend.held import NAMED, Held, everything, folder, names, of, read
 from ctrmgr.backend.record import crash
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from ctrmgr.backend.functions import Candidate, Seen
-    from ctrmgr.devices.plugin import Allocation
+    from ctrmgr.backend.asked import Request
 
     Rows = list[list[str]]
-
-
-class Request:
-    """What a plan's `request` rows ask for."""
-
-    __slots__ = ("device", "life", "type", "values")
-
-    def __init__(self, device: str, type: str, life: str) -> None:
-        self.device, self.type, self.life = device, type, life
-        self.values: dict[str, str] = {}
-
-    def fits(self, held: Held) -> bool:
-        """Whether this is what was given."""
-        return held.values == self.values
-
-
-def requests(plan: Iterable[Sequence[str]]) -> dict[str, Request]:
-    """By the name of the device."""
-    found: dict[str, Request] = {}
-    for row in plan:
-        if row[0] == "request":
-            found.setdefault(row[1], Request(row[1], row[2], row[3])).values[row[4]] = row[5]
-    return found
 
 
 def with_rows(instance: str, plan: Sequence[Sequence[str]]) -> Rows:
@@ -59,7 +36,7 @@ def with_rows(instance: str, plan: Sequence[Sequence[str]]) -> Rows:
     if not wanted:
         return [list(row) for row in plan]
     of_devices = [list(row) for row in plan if row[0] in parts.WORDS and (row[0] == "request" or row[1] not in wanted)]
-    given = [row for each in of(instance).values() if _keeps(wanted, each) for row in each.rows]
+    given = [row for each in of(instance).values() if keeps(wanted, each) for row in each.rows]
     if given and any(row[0] == "gpu-default" for row in plan):
         from ctrmgr.backend import gpu_limits
 
@@ -67,127 +44,14 @@ def with_rows(instance: str, plan: Sequence[Sequence[str]]) -> Rows:
     return [list(row) for row in plan if row[0] not in parts.WORDS] + parts.shared([*of_devices, *given])
 
 
-def _keeps(wanted: Mapping[str, Request], held: Held) -> bool:
+def keeps(wanted: Mapping[str, Request], held: Held) -> bool:
     request = wanted.get(held.device)
     return request is not None and request.fits(held) and bool(held.rows) and not held.failed
-
-
-# Giving
-
-
-def settle(instance: str, plan: Sequence[Sequence[str]], *, starts: bool) -> Rows:
-    """Give what the plan asks for and does not have, take back what it does not ask for, and return the plan with what it got.
-
-    An instance that only is made (not `starts`) gets what it keeps until it is deleted. Raises NotFoundError, ConflictError and
-    HostError; then what this call gave is released.
-    """
-    wanted = requests(plan)
-    kept = of(instance)
-    for device, held in list(kept.items()):
-        if not _keeps(wanted, held) or not held.still_there():
-            release(held)
-            del kept[device]
-    given: list[Held] = []
-    try:
-        for device, request in wanted.items():
-            if device not in kept and (starts or request.life == "instance"):
-                got = give(instance, request)
-                given += [got] if got else []
-        return with_rows(instance, plan)
-    except BaseException:
-        for held in given:
-            quietly(held)
-        raise
-
-
-def attach(instance: str, plan: Sequence[Sequence[str]], *, running: bool, volatile: bool) -> Held | None:
-    """Give a device that is being attached what it asks for; None when that comes with the next start. `plan` are its rows.
-
-    Raises like `settle`.
-    """
-    (request,) = requests(plan).values()
-    for left in of(instance).values():
-        if left.device == request.device:
-            release(left)
-    if not running and request.life != "instance":
-        return None
-    return give(instance, request, volatile=volatile, must=running)
 
 
 def detach(instance: str, device: str) -> None:
     """Take back what a device that is detached now had. Raises HelperError."""
     released([each for each in of(instance).values() if each.device == device])
-
-
-def drop(held: Held | None) -> None:
-    """Take back what an attach that failed was given."""
-    if held is not None:
-        quietly(held)
-
-
-def give(instance: str, request: Request, *, volatile: bool = False, must: bool = False) -> Held | None:
-    """Choose, record and prepare. None when nothing fits and the device is not required, unless it `must` be."""
-    from ctrmgr.errors import NotFoundError
-
-    if request.type == "tpm":
-        from ctrmgr.backend import tpms
-
-        held = tpms.recorded(instance, request)
-        prepare(held)
-        return held
-    divides = "partition" in request.values
-    seen = None
-    if not divides:
-        from ctrmgr.backend import functions
-
-        seen = functions.look(request.type)
-        divides = functions.divisible(seen)
-    state.make_dir(folder(), 0o700)
-    with _alone(divides):
-        try:
-            if divides:
-                _mend_partitions()
-            try:
-                held = _recorded(instance, request, seen, volatile)
-            except ConflictError:
-                if not _mend_others():
-                    raise
-                held = _recorded(instance, request, seen, volatile)
-        except NotFoundError as error:
-            if request.values.get("required") == "false" and not must:
-                return None
-            raise NotFoundError(f"device `{request.device}`: {error.message}", hint=error.hint) from None
-        prepare(held)
-        return held
-
-
-def _recorded(instance: str, request: Request, seen: Seen | None, volatile: bool) -> Held:
-    with state.Lock(folder()):
-        held = _chosen(instance, request, seen, volatile)
-        held.write()
-    return held
-
-
-def _mend_others() -> bool:
-    """Take back what dead instances and killed commands have left: whether there was any. Where another command is at it, that does so."""
-    from ctrmgr.backend import repair
-
-    found = False
-    for held in everything():
-        if held.failed or held.instance == NAMED or not _is_left(held):
-            continue
-        try:
-            with state.Lock(record.home(held.instance), wait=False):
-                repair.instance(held.instance)
-        except (CtrmgrError, FileNotFoundError):
-            continue
-        found = found or not os.path.exists(held.path)
-    return found
-
-
-def _is_left(held: Held) -> bool:
-    """Whether it may be: only one who is the only one at its instance can be sure."""
-    return not held.rows or (held.life == "run" and not (record.is_running(held.instance) and is_planned(held)))
 
 
 def is_planned(held: Held) -> bool:
@@ -208,19 +72,13 @@ class _Nothing:
         pass
 
 
-def _alone(divides: bool) -> AbstractContextManager[None]:
+def alone(divides: bool) -> AbstractContextManager[None]:
     """Whoever makes or ends partitions is the only one of the machine meanwhile; until it is made nobody else looks what is left."""
     if not divides:
         return _Nothing()
     from ctrmgr.backend import machine_lock
 
     return machine_lock.taken()
-
-
-def _mend_partitions() -> None:
-    from ctrmgr.backend import partitions
-
-    partitions.mend()
 
 
 def prepare(held: Held) -> None:
@@ -233,53 +91,6 @@ def prepare(held: Held) -> None:
     except BaseException:
         quietly(held)
         raise
-
-
-def _chosen(instance: str, request: Request, seen: Seen | None, volatile: bool) -> Held:
-    if seen is not None:
-        return _choose(instance, request, seen, volatile)
-    from ctrmgr.backend import partitions
-
-    return partitions.chosen(instance, request, everything(), volatile=volatile)
-
-
-def _choose(instance: str, request: Request, seen: Seen, volatile: bool) -> Held:
-    """The one to give, not written yet; under the folder's lock."""
-    from ctrmgr.backend import functions
-
-    taken = everything()
-    held = Held(instance, request.device)
-    held.values, held.token = request.values, os.urandom(8).hex()
-    if os.path.exists(held.path):
-        raise ConflictError(f"device `{request.device}` of `{instance}` has something that is not released")
-    good = functions.fitting(request.type, request.values, seen, taken)
-    first: ConflictError | None = None
-    while good:
-        candidate = good[0]
-        holding = [each.holder for each in taken if each.type == candidate.type]
-        gone = candidate.type, ""
-        try:
-            chosen, life = functions.allocated(candidate, request.values, seen, good, holding)
-            gone = candidate.type, chosen.found.id
-            picked = next(each for each in good if (each.type, each.id) == gone)
-            _admit(picked, chosen, seen, taken)
-        except ConflictError as error:
-            first = first or error
-            good = [each for each in good if each.type != gone[0] or gone[1] not in ("", each.id)]
-            continue
-        held.type, held.life = candidate.type, "run" if volatile else life
-        held.text = [["by", "plugin" if candidate.found else "ctrmgr"], *lines(chosen)]
-        return held
-    assert first is not None  # `fitting` finds something or raises
-    raise first
-
-
-def _admit(candidate: Candidate, chosen: Allocation, seen: Seen, taken: Sequence[Held]) -> None:
-    """Raises ConflictError when a pool is short."""
-    from ctrmgr.backend import functions, pools
-
-    given = pools.shares(candidate.type, candidate.id, taken, functions.there(candidate, seen))
-    pools.admit(chosen.found, chosen.takes, given)
 
 
 def _prepared(held: Held) -> Rows:
@@ -303,7 +114,7 @@ def _prepared(held: Held) -> Rows:
 def release(held: Held) -> None:
     """Take it back. Raises HelperError when its plugin does not: then it stays recorded, and held; ConflictError when other commands are
     at the machine's partitions for too long."""
-    with _alone(bool(held.divided)):
+    with alone(bool(held.divided)):
         try:
             if held.by in ("plugin", "maker"):
                 from ctrmgr.backend import functions
@@ -426,7 +237,7 @@ def sweep() -> None:
     if not left:
         return
     try:
-        with _alone(any(held.divided for held in left)), state.Lock(folder(), wait=False):
+        with alone(any(held.divided for held in left)), state.Lock(folder(), wait=False):
             for held in read([os.path.basename(each.path) for each in left]):
                 if not held.failed and _is_nobodys(held):
                     quietly(held)

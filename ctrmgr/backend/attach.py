@@ -26,4 +26,6 @@ def attach_rows(
 ) -> bool:
     """`attach`, of what has been resolved already: all its parts, or none of them."""
     with record.lock(name):
-        return devices.give(name, device, kept, rows, repair.instance(name), volatile=volatile, say=say)
+        return devices.give(
+            name, device, kept, rows, repair.instance(name), repair.instance, volatile=volatile, say=say
+        )

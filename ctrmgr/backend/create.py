@@ -154,9 +154,9 @@ def _fill(aside: str, name: str, wish: Wish, image: Image, rows: list[list[str]]
     try:
         plan = planning.fill(rows, name=name, claims=claims)
         if any(row[0] == "request" for row in plan):
-            from ctrmgr.backend import allocations
+            from ctrmgr.backend import giving
 
-            plan = allocations.settle(name, plan, starts=False)
+            plan = giving.settle(name, plan, repair.instance, starts=False)
         _make_layer(aside, image, name, claims, wish.source)
         config = [["image", image.fingerprint, wish.ref], *(["profile", profile] for profile in wish.profiles)]
         config += [["config", key, value] for key, value in wish.config.items()]

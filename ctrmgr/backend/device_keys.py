@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr import state
-from ctrmgr.backend import attach, configure, detach, devices, record, unfinished
+from ctrmgr.backend import attach, configure, detach, devices, record, repair, unfinished
 from ctrmgr.backend.record import Record, crash
 from ctrmgr.devices import driver
 from ctrmgr.errors import ConflictError, NotFoundError
@@ -102,9 +102,9 @@ def change(
         try:
             result, taken = detach.take(name, device, True, holders=holders)
             crash("change-taken")
-            devices.give(name, device, kept, rows, True)
+            devices.give(name, device, kept, rows, True, repair.instance)
         except BaseException:
-            unfinished.change_of_device(name)
+            unfinished.change_of_device(name, repair.instance)
             raise
         state.unlink(path)
     detach.flushed(result, taken)

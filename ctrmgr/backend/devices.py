@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ctrmgr.backend import placement
+    from ctrmgr.backend.asked import Mend
     from ctrmgr.backend.device_limits import Noted
     from ctrmgr.backend.held import Held
 
@@ -142,11 +143,12 @@ def give(
     kept: dict[str, str],
     rows: list[list[str]],
     running: bool,
+    mend: Mend,
     *,
     volatile: bool = False,
     say: Say = None,
 ) -> bool:
-    """`attach.attach_rows`; the caller holds the instance's lock."""
+    """`attach.attach_rows`; the caller holds the instance's lock. `mend` puts another in order that has what it needs."""
     own = record.Record(name)
     plan = own.plan()
     if volatile and not running:
@@ -156,7 +158,7 @@ def give(
     words = {row[0] for row in plan}
     opened: list[tuple[list[str], int]] = []
     asks = any(row[0] == "request" for row in rows)
-    given = _given(name, rows, running, volatile) if asks else None
+    given = _given(name, rows, mend, running=running, volatile=volatile) if asks else None
     added: record.Added | placement.Added | Noted | None = None
     try:
         rows = [*rows, *(given.rows if given else ())]
@@ -187,7 +189,7 @@ def give(
         if given:
             from ctrmgr.backend import allocations
 
-            allocations.drop(given)
+            allocations.quietly(given)
         raise
     finally:
         for _, fd in opened:
@@ -300,11 +302,11 @@ def _hold(name: str, device: str, rows: list[list[str]]) -> None:
         raise ConflictError(f"device `{device}` changed while it was being attached", hint="try again")
 
 
-def _given(name: str, rows: list[list[str]], running: bool, volatile: bool) -> Held | None:
+def _given(name: str, rows: list[list[str]], mend: Mend, *, running: bool, volatile: bool) -> Held | None:
     """What is chosen for a device that is asked for by what it can do."""
-    from ctrmgr.backend import allocations
+    from ctrmgr.backend import giving
 
-    return allocations.attach(name, rows, running=running, volatile=volatile)
+    return giving.attach(name, rows, mend, running=running, volatile=volatile)
 
 
 def _others(name: str, device: str, own: record.Record, plan: list[list[str]], running: bool) -> list[list[str]]:

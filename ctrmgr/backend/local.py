@@ -35,7 +35,7 @@ def start(name: str) -> None:
         repair.instance(name)
         if record.is_running(name):
             raise ConflictError(f"`{name}` is running already")
-        begin(name)
+        begin(name, repair.instance)
 
 
 def stop(name: str, *, timeout: float | None = None, force: bool = False) -> None:
@@ -121,7 +121,7 @@ def restart(name: str, *, timeout: float | None = None, force: bool = False) -> 
         if record.is_running(name):
             _stop(name, timeout, force)
             _give_back(name)
-        begin(name)
+        begin(name, repair.instance)
 
 
 def signal(name: str, number: int) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.backend import partitions, pools
+from ctrmgr.backend import named_partitions, partitions, pools
 from ctrmgr.backend.held import NAMED, everything, of
 from ctrmgr.devices import partition
 from ctrmgr.errors import CtrmgrError, SpecError
@@ -49,10 +49,10 @@ def everywhere() -> tuple[list[Partition], list[CtrmgrError]]:
 
 
 def create(name: str, device: str, sizes: str, kind: str = "") -> Partition:
-    """What `partitions.create` has made. Raises what that does, and SpecError for words that are none."""
+    """What `named_partitions.create` has made. Raises what that does, and SpecError for words that are none."""
     try:
         partition.name(name)
-        held = partitions.create(name, device, partition.sizes(sizes), kind)
+        held = named_partitions.create(name, device, partition.sizes(sizes), kind)
     except ValueError as error:
         raise SpecError(f"partition `{name}`: `{sizes}` {error}", hint=partition.UNITS) from None
     return _about(held, "", "free")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctrmgr import partition as back_ends
-from ctrmgr.backend import catalog, held, leases, machine_lock, partitions
+from ctrmgr.backend import catalog, dividing, held, leases, machine_lock, repair
 from ctrmgr.errors import ConflictError, NotFoundError, SpecError, UnsupportedError
 
 
@@ -41,7 +41,7 @@ def switch(device: str, wanted: str, *, dry_run: bool = False) -> str | None:
     `mode` does, SpecError for no mode of it, ConflictError when anybody has it, a part of it or a device whose mode is the same one,
     HostError."""
     with machine_lock.taken():
-        partitions.mend()
+        dividing.take_back(repair.instance)
         maker, now = _switchable(device)
         modes = maker.modes(device)
         chosen = next((each for each in modes if each.lower() == wanted.lower()), None)

@@ -7,25 +7,20 @@ that a lock of the whole machine is held from the look at it until the partition
 
 from __future__ import annotations
 
-import os
-
 from ctrmgr import partition as back_ends
-from ctrmgr import state
-from ctrmgr.backend import leases, machine_lock, pools, record, repair
+from ctrmgr.backend import leases, pools
 from ctrmgr.backend.held import NAMED, Held, everything, lines, of
 from ctrmgr.devices import driver, fields, request
 from ctrmgr.devices import rows as parts
 from ctrmgr.devices.driver import Resolved
 from ctrmgr.devices.partition import Asked
 from ctrmgr.devices.plugin import Allocation, Found, Partition
-from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, NotFoundError, SpecError
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError, SpecError
 from ctrmgr.plugins import call, registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-
-    from ctrmgr.backend.allocations import Request
 
     Rows = list[list[str]]
 
@@ -86,7 +81,7 @@ def places(kind: str = registry.ANY) -> tuple[list[Place], list[CtrmgrError]]:
     return found, wrong
 
 
-def _unfit(place: Place, kind: str, values: Mapping[str, str]) -> str:
+def unfit(place: Place, kind: str, values: Mapping[str, str]) -> str:
     """Why a device is not one for these keys; "" when it is."""
     if place.maker is not None and kind == place.type:
         return place.maker.why_not(place.found, values)
@@ -97,20 +92,7 @@ def _unfit(place: Place, kind: str, values: Mapping[str, str]) -> str:
 # Choosing, making, ending
 
 
-def chosen(instance: str, wanted: Request, taken: Sequence[Held], *, volatile: bool = False) -> Held:
-    """What an instance is given for its key `partition`; recorded by the caller, who holds both locks. Raises NotFoundError, SpecError,
-    ConflictError."""
-    held = Held(instance, wanted.device)
-    held.values, held.token = wanted.values, os.urandom(8).hex()
-    if os.path.exists(held.path):
-        raise ConflictError(f"device `{wanted.device}` of `{instance}` has something that is not released")
-    asked = Asked(wanted.values["partition"])
-    if asked.name:
-        return _borrowed(held, wanted, asked.name, taken)
-    return _carved(held, asked, wanted.type, wanted.values, taken, volatile=volatile)
-
-
-def _carved(
+def carved(
     held: Held, asked: Asked, kind: str, values: Mapping[str, str], taken: Sequence[Held], *, volatile: bool = False
 ) -> Held:
     found, wrong = places(kind)
@@ -118,7 +100,7 @@ def _carved(
     first: CtrmgrError | None = None
     good = []
     for place in found:
-        reason = _unfit(place, kind, values)
+        reason = unfit(place, kind, values)
         if reason:
             reasons.append(f"{place.found.id}: {reason}")
         else:
@@ -133,7 +115,7 @@ def _carved(
             continue
         held.type, held.life = place.type, "run" if volatile else life
         by = "plugin" if place.source else "maker"
-        held.text = [["by", by], ["divided", _boot()], *lines(allocation)]
+        held.text = [["by", by], ["divided", boot()], *lines(allocation)]
         return held
     if first:
         raise first
@@ -184,30 +166,6 @@ def _leased(id: str, known: Collection[tuple[str, str]]) -> list[Partition]:
     return found
 
 
-def _borrowed(held: Held, wanted: Request, name: str, taken: Sequence[Held]) -> Held:
-    """The partition with a name, which `ctrmgr partition create` has made. Only one device of one instance has it at a time."""
-    owner = next((each for each in taken if each.instance == NAMED and each.device == name), None)
-    if owner is None:
-        there = sorted(each.device for each in taken if each.instance == NAMED)
-        raise NotFoundError(
-            f"there is no partition `{name}`",
-            hint=f"there are {', '.join(there)}" if there else "`ctrmgr partition create` makes one",
-        )
-    user = next((each for each in taken if each.uses == name), None)
-    if user is not None:
-        raise ConflictError(f"partition `{name}` is taken", hint=f"{user.owner} has it")
-    if wanted.type not in (registry.ANY, owner.type):
-        raise SpecError(f"partition `{name}` is of type `{owner.type}`, and not `{wanted.type}`")
-    unfit = _unfit(Place(owner.type, owner.found), registry.ANY, {**wanted.values, "id": ""})
-    if wanted.type == registry.ANY and unfit:
-        raise NotFoundError(f"partition `{name}` does not fit", hint=unfit)
-    if not _is_there(owner):
-        _remake(owner)
-    held.type, held.life = owner.type, "run"
-    held.text = [["by", "named"], ["uses", name], *lines(Allocation(owner.found))]
-    return held
-
-
 def rows(held: Held) -> Rows:
     """The rows of the plan for what was chosen; its maker makes it now. Raises what that raises."""
     own = {
@@ -239,7 +197,7 @@ def unmade(held: Held) -> None:
     """Let its maker end it; one that has not outlived a restart of the machine is no more. Raises what the maker raises."""
     if held.by == "plugin":
         call.release(registry.find(held.type), held.allocation)
-    elif held.divided == _boot():
+    elif held.divided == boot():
         others = [
             each for each in everything() if each.key != held.key and each.found_id == held.found_id and each.part
         ]
@@ -247,118 +205,7 @@ def unmade(held: Held) -> None:
         back_ends.named(held.state["maker"]).unmake(held.allocation, last=last)
 
 
-def _boot() -> str:
+def boot() -> str:
     from ctrmgr.host import sysfs
 
     return sysfs.text(BOOT) or "-"
-
-
-# Partitions with names
-
-
-def create(name: str, device: str, sizes: str, kind: str = "") -> Held:
-    """Make a partition that lasts until it is deleted. Raises SpecError, NotFoundError, ConflictError, HostError."""
-    from ctrmgr.backend import allocations
-
-    asked = Asked(sizes)
-    with machine_lock.taken():
-        mend()
-        held = Held(NAMED, name)
-        if os.path.exists(held.path):
-            raise ConflictError(f"there is a partition `{name}` already", hint="`ctrmgr partition list` shows it")
-        found, wrong = places(kind or registry.ANY)
-        fitting = [place for place in found if place.found.id == device]
-        if not fitting:
-            there = ", ".join(f"`{place.found.id}`" for place in found)
-            reasons = [error.message for error in wrong] + ([] if there else back_ends.reasons(registry.ANY))
-            hint = f"there are {there}" if there else "; ".join(reasons[:4])
-            raise NotFoundError(f"`{device}` is no device that can be divided", hint=hint or None)
-        if len(fitting) > 1:
-            raise SpecError(
-                f"`{device}` is of several types",
-                hint="say which: " + ", ".join(f"--type={place.type}" for place in fitting),
-            )
-        held.values, held.token = {"partition": sizes, "id": device}, os.urandom(8).hex()
-        state.make_dir(os.path.dirname(held.path), 0o700)
-        with state.Lock(os.path.dirname(held.path)):
-            _carved(held, asked, fitting[0].type, {"id": device}, everything())
-            held.life = "named"
-            held.write()
-        allocations.prepare(held)
-        return held
-
-
-def delete(name: str) -> None:
-    """End a partition that has a name. Raises NotFoundError, ConflictError when an instance has it, HelperError."""
-    from ctrmgr.backend import allocations
-
-    with machine_lock.taken():
-        half = name in of(NAMED)
-        mend()
-        held = of(NAMED).get(name)
-        if held is None and half:
-            return  # what was killed at it is finished now
-        if held is None:
-            named = sorted(of(NAMED))
-            raise NotFoundError(
-                f"there is no partition `{name}`",
-                hint=f"there are {', '.join(named)}" if named else "what an instance was given goes when it is stopped",
-            )
-        user = next((each for each in everything() if each.uses == name), None)
-        if user is not None:
-            raise ConflictError(f"partition `{name}` is in use", hint=f"{user.owner} has it")
-        own = {row[2] for row in held.rows if row[0] == "lease"}
-        gone = {lease.file for lease in leases.stale()} if own else set()
-        lease = next((each for each in leases.held() if each.id in own and each.file not in gone), None)
-        if lease is not None:  # by keys that say which slice or function, not by its name
-            raise ConflictError(f"partition `{name}` is in use", hint=f"{lease.instance}/{lease.device} has it")
-        rows, held.rows = held.rows, []
-        held.write()  # from now on `mend` ends it, whatever kills us
-        try:
-            allocations.release(held)
-        except (ConflictError, HelperError):
-            held.rows = rows
-            held.write()
-            raise
-
-
-def mend() -> None:
-    """End partitions whose making was killed, those of instances that have died, and those that a killed attach has left; such with a name
-    are free again. The caller holds the machine's lock, so that nobody is making one. An instance that another command is at is left to that."""
-    from ctrmgr.backend import allocations
-
-    for held in everything():
-        if not (held.divided or held.uses) or held.failed:
-            continue
-        if not held.rows:
-            allocations.quietly(held)
-        elif held.life == "run" and not (record.is_running(held.instance) and allocations.is_planned(held)):
-            try:
-                with state.Lock(record.home(held.instance), wait=False):
-                    repair.instance(held.instance)
-            except (CtrmgrError, FileNotFoundError):
-                pass
-
-
-def _is_there(held: Held) -> bool:
-    """Whether a partition is still what it was; the machine may have been restarted since."""
-    if held.by == "maker" and held.divided != _boot():
-        return False
-    place = next((each for each in places(held.type)[0] if each.found.id == held.found_id), None)
-    if place is None:
-        raise NotFoundError(f"`{held.found_id}`, of which partition `{held.device}` is, is not there any more")
-    there = place.there()
-    return there is None or held.part in {each.id for each in there}
-
-
-def _remake(held: Held) -> None:
-    """Make a partition with a name once more; the caller holds both locks."""
-    from ctrmgr.backend import allocations
-
-    allocations.release(held)
-    held.token, held.rows = os.urandom(8).hex(), []
-    others = [each for each in everything() if each.key != held.key]
-    _carved(held, Asked(held.values["partition"]), held.type, {"id": held.found_id}, others)
-    held.life = "named"
-    held.write()
-    allocations.prepare(held)

@@ -66,5 +66,5 @@ def instance(name: str) -> bool:
     if record.ANEW in there:
         from ctrmgr.backend import unfinished
 
-        unfinished.change_of_device(name)
+        unfinished.change_of_device(name, instance)
     return running

@@ -18,14 +18,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Mend = Callable[[str, spawn.Report], bool]
+    from ctrmgr.backend.asked import Mend
+
+    Remedy = Callable[[str, spawn.Report], bool]
 
 CANNOT_IDMAP = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 NO_LABEL = (errno.ENOENT, errno.EINVAL)
 
 
-def start(name: str) -> None:
-    """Start an instance that is not running; the caller holds its lock. Raises HostError, HelperError, CtrmgrError for a
+def start(name: str, mend: Mend) -> None:
+    """Start an instance that is not running; the caller holds its lock. `mend` puts another in order that has what it needs. Raises HostError, HelperError, CtrmgrError for a
     corrupt file."""
     path, run = record.home(name), record.run_home(name)
     record.close_instances()
@@ -38,14 +40,14 @@ def start(name: str) -> None:
         from ctrmgr.backend import machine_lock
 
         with machine_lock.taken():  # until it is written where others see it what is kept for this instance
-            _start(name, path, run, data)
+            _start(name, path, run, data, mend)
     else:
-        _start(name, path, run, data)
+        _start(name, path, run, data, mend)
 
 
-def _start(name: str, path: str, run: str, data: bytes) -> None:
+def _start(name: str, path: str, run: str, data: bytes, mend: Mend) -> None:
     try:
-        _devices(name, data)
+        _devices(name, data, mend)
     except BaseException:
         ended.guids(name, running=False)
         leases.release(name)
@@ -56,9 +58,9 @@ def _start(name: str, path: str, run: str, data: bytes) -> None:
     crash("start-directory")
     try:
         report = _spawn(name, path, run)
-        mends: list[Mend] = [_mend_plan, _mend_filter, _mend_label, _mend_link, _mend_layers, _mend_limits]
-        while report.error and (mend := _mended(name, report, mends)):
-            mends.remove(mend)
+        remedies: list[Remedy] = [_mend_plan, _mend_filter, _mend_label, _mend_link, _mend_layers, _mend_limits]
+        while report.error and (remedy := _mended(name, report, remedies)):
+            remedies.remove(remedy)
             leases.take(name, _rows(f"{path}/plan"))  # a plan that was lost has them only now
             report = _spawn(name, path, run)
     except FileNotFoundError as error:
@@ -97,7 +99,7 @@ def _undo(name: str) -> None:
     _take_back(name)
 
 
-def _devices(name: str, data: bytes) -> None:
+def _devices(name: str, data: bytes, mend: Mend) -> None:
     """Make sure that the plan's devices are what they were when it was made, and that the instance may have them.
 
     Raises NotFoundError, HostError or UnsupportedError for a device that cannot be had any more, ConflictError when it is leased.
@@ -113,7 +115,7 @@ def _devices(name: str, data: bytes) -> None:
                 resctrl.check(row[3])
     asks = b"\nrequest\t" in data
     if asks:
-        _give(name)
+        _give(name, mend)
     if asks or b"\nlease\t" in data:
         leases.take(name, _rows(path))
     if b"\nvf-guid\t" in data:
@@ -167,9 +169,9 @@ def _is_stale(path: str) -> bool:
     return changed(_rows(path))
 
 
-def _mended(name: str, report: spawn.Report, mends: list[Mend]) -> Mend | None:
+def _mended(name: str, report: spawn.Report, remedies: list[Remedy]) -> Remedy | None:
     """The first that makes another try worth it; each helps once."""
-    return next((mend for mend in mends if mend(name, report)), None)
+    return next((remedy for remedy in remedies if remedy(name, report)), None)
 
 
 # What a start may lack and can be given: each looks at how it failed and says whether another try is worth it.
@@ -251,9 +253,9 @@ def replan(name: str) -> None:
     state.write_flat(f"{own.path}/plan", rows)
 
 
-def _give(name: str) -> None:
+def _give(name: str, mend: Mend) -> None:
     """Choose and prepare the devices that the plan asks for. Raises NotFoundError, ConflictError, HostError."""
-    from ctrmgr.backend import allocations
+    from ctrmgr.backend import giving
 
     path = record.home(name)
     try:
@@ -263,7 +265,7 @@ def _give(name: str) -> None:
     except CtrmgrError:
         replan(name)
         plan = record.read_plan(path)
-    rows = allocations.settle(name, plan, starts=True)
+    rows = giving.settle(name, plan, mend, starts=True)
     if any(row[0] == "follows-devices" for row in rows):
         from ctrmgr.backend import placement
         from ctrmgr.host.machine import Host

@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ctrmgr.backend.allocations import Request
+    from ctrmgr.backend.asked import Request
 
 BY = "program"
 FOLDER = "tpm"

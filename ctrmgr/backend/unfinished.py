@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ctrmgr.backend.asked import Mend
+
 NAMES_MAX = 1 << 16
 """Bytes of a file with names of hosts; a larger one is nobody's that we know."""
 
@@ -207,7 +209,7 @@ def _rename_in(folder: int, name: str, old: str, new: str) -> None:
         os.close(fd)
 
 
-def change_of_device(name: str) -> None:
+def change_of_device(name: str, mend: Mend) -> None:
     """A change of a device's keys whose writer died, which may have been between its two halves: the device is given as it was. Its keys are kept
     even where it cannot be given now. The caller holds the instance's lock."""
     from ctrmgr.backend import devices
@@ -223,7 +225,7 @@ def change_of_device(name: str) -> None:
     if rows and rows[0][1] not in own.devices:
         device, keys = rows[0][1], {row[2]: row[3] for row in rows}
         try:
-            devices.give(name, device, *devices.check(device, keys), record.is_running(name))
+            devices.give(name, device, *devices.check(device, keys), record.is_running(name), mend)
         except CtrmgrError:
             own.devices[device] = keys
             record.stage(own, own.plan())

@@ -50,7 +50,7 @@ def _words(key: str, value: object) -> object:
 
 
 def run_create(args: Args) -> None:
-    from ctrmgr.backend import partitions, pools
+    from ctrmgr.backend import named_partitions, pools
     from ctrmgr.devices import partition
 
     name, device, sizes = args.positional
@@ -63,19 +63,19 @@ def run_create(args: Args) -> None:
     if args.flag("dry-run"):
         print(f"create partition {name} of {device}: {wanted}")
         return
-    held = partitions.create(name, device, wanted, args.one("type"))
+    held = named_partitions.create(name, device, wanted, args.one("type"))
     if not args.flag("quiet"):
         print(f"`{name}` has {pools.listed(held.takes)} of {held.found_id}", file=sys.stderr)
 
 
 def run_delete(args: Args) -> None:
-    from ctrmgr.backend import partitions
+    from ctrmgr.backend import named_partitions
 
     (name,) = args.positional
     if args.flag("dry-run"):
         print(f"delete partition {name}")
         return
-    partitions.delete(name)
+    named_partitions.delete(name)
 
 
 def run_mode(args: Args) -> None:

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctrmgr import state
-from ctrmgr.backend import allocations, functions, held, record
+from ctrmgr.backend import allocations, functions, giving, held, record, repair
 from ctrmgr.devices.plugin import Allocation, ContainerEdits, DeviceNode, Found, Holder
 from ctrmgr.errors import ConflictError, HelperError, NotFoundError, SpecError
 from ctrmgr.plugins import call, registry
@@ -124,19 +124,21 @@ class Instance:
             with state.Lock(path):
                 self.with_lock(verb, path)
             return
-        rows = allocations.settle(self.name, self.plan, starts=False)
+        rows = giving.settle(self.name, self.plan, repair.instance, starts=False)
         os.makedirs(path)
         state.write_flat(f"{path}/plan", rows)
 
     def with_lock(self, verb: str, path: str) -> None:
         allocations.mend(self.name, running=self.running)
         if verb == "start":
-            state.write_flat(f"{path}/plan", allocations.settle(self.name, record.read_plan(path), starts=True))
+            state.write_flat(
+                f"{path}/plan", giving.settle(self.name, record.read_plan(path), repair.instance, starts=True)
+            )
         elif verb == "stop":
             allocations.stopped(self.name)
             assert not any(row[0] == "device" for row in record.read_plan(path)) or self.kept == "yes"
         elif verb == "attach":
-            allocations.attach(self.name, request("more", self.cores, "no"), running=True, volatile=True)
+            giving.attach(self.name, request("more", self.cores, "no"), repair.instance, running=True, volatile=True)
             record.crash("attached")
         elif verb == "detach":
             allocations.detach(self.name, "more")
@@ -269,23 +271,23 @@ def test_any_sequence(commands: list[tuple[str, str, str]], sizes: dict[str, tup
 
 def test_the_pool() -> None:
     with machine():
-        allocations.settle("x", plan_of("x", 10, "no", id="a"), starts=True)
+        giving.settle("x", plan_of("x", 10, "no", id="a"), repair.instance, starts=True)
         with pytest.raises(ConflictError, match="`a` has 0 of 10 cores left, and 1 are asked for") as error:
-            allocations.settle("y", plan_of("y", 1, "no", id="a"), starts=True)
+            giving.settle("y", plan_of("y", 1, "no", id="a"), repair.instance, starts=True)
         assert error.value.hint == "x/npu has 10"
         with pytest.raises(ConflictError, match="`b` has 4 of 4 cores left, and 7 are asked for"):
-            allocations.settle("y", plan_of("y", 7, "no", vendor=""), starts=True)
-        allocations.settle("y", plan_of("y", 4, "no"), starts=True)
-        allocations.settle("z", plan_of("z", 0, "no"), starts=True)
+            giving.settle("y", plan_of("y", 7, "no", vendor=""), repair.instance, starts=True)
+        giving.settle("y", plan_of("y", 4, "no"), repair.instance, starts=True)
+        giving.settle("z", plan_of("z", 0, "no"), repair.instance, starts=True)
         assert {each.instance: each.found_id for each in held.everything()} == {"x": "a", "y": "b", "z": "a"}
 
 
 def test_how_many_may_have_one() -> None:
     with machine():
         for name in "xy":
-            allocations.settle(name, plan_of(name, 1, "no", id="a"), starts=True)
+            giving.settle(name, plan_of(name, 1, "no", id="a"), repair.instance, starts=True)
         with pytest.raises(ConflictError, match="no device for `a` is free") as error:
-            allocations.settle("z", plan_of("z", 1, "no", id="a"), starts=True)
+            giving.settle("z", plan_of("z", 1, "no", id="a"), repair.instance, starts=True)
         assert "a: 2 have it, and no more may" in str(error.value.hint)
 
 
@@ -298,7 +300,7 @@ def test_all_at_once() -> None:
             if pids[-1] == 0:
                 code = 1
                 try:
-                    allocations.settle(name, plan_of(name, 5, "no", id="a"), starts=True)
+                    giving.settle(name, plan_of(name, 5, "no", id="a"), repair.instance, starts=True)
                     code = 0
                 except ConflictError:
                     code = 4
@@ -312,22 +314,24 @@ def test_all_at_once() -> None:
 def test_nothing_fits() -> None:
     with machine():
         with pytest.raises(NotFoundError, match="device `npu`: no device fits") as error:
-            allocations.settle("x", plan_of("x", 1, "no", **{"function": "npu.infer", "min-memory": "9"}), starts=True)
+            giving.settle(
+                "x", plan_of("x", 1, "no", **{"function": "npu.infer", "min-memory": "9"}), repair.instance, starts=True
+            )
         assert error.value.hint == "a: its memory is 8; b: its memory is 4"
         optional = plan_of("x", 1, "no", id="c", required="false")
-        assert allocations.settle("x", optional, starts=True) == optional
+        assert giving.settle("x", optional, repair.instance, starts=True) == optional
         assert held.everything() == []
 
 
 def test_other_keys_are_another_device() -> None:
     with machine() as firmware:
-        allocations.settle("x", plan_of("x", 1, "yes"), starts=True)
+        giving.settle("x", plan_of("x", 1, "yes"), repair.instance, starts=True)
         (first,) = firmware.slices()
-        allocations.settle("x", plan_of("x", 1, "yes"), starts=True)
+        giving.settle("x", plan_of("x", 1, "yes"), repair.instance, starts=True)
         assert firmware.slices() == {first}
-        allocations.settle("x", plan_of("x", 2, "yes"), starts=True)
+        giving.settle("x", plan_of("x", 2, "yes"), repair.instance, starts=True)
         assert len(firmware.slices() - {first}) == 1
-        allocations.settle("x", [["ctrmgr-plan", "1"]], starts=True)
+        giving.settle("x", [["ctrmgr-plan", "1"]], repair.instance, starts=True)
         assert firmware.slices() == set()
 
 
@@ -336,10 +340,10 @@ def test_other_hardware_is_another_device(tmp_path: Path) -> None:
     file.write_text("1:3\n")
     found = [DEVICES[0].replace(identity=((str(file), "1:3"),))]
     with machine() as firmware, patch.object(call, "identify", lambda source, root: found):
-        allocations.settle("x", plan_of("x", 1, "yes"), starts=True)
+        giving.settle("x", plan_of("x", 1, "yes"), repair.instance, starts=True)
         first = firmware.slices()
         file.write_text("1:5\n")
-        allocations.settle("x", plan_of("x", 1, "yes"), starts=True)
+        giving.settle("x", plan_of("x", 1, "yes"), repair.instance, starts=True)
         assert len(firmware.slices()) == 1
         assert firmware.slices() != first
 
@@ -349,13 +353,13 @@ def test_one_that_does_not_let_go() -> None:
         raise SpecError("no")
 
     with machine() as firmware:
-        allocations.settle("x", plan_of("x", 5, "no", id="a"), starts=True)
+        giving.settle("x", plan_of("x", 5, "no", id="a"), repair.instance, starts=True)
         with patch.object(call, "release", refuse):
             with pytest.raises(HelperError, match="device `npu` of `x` is not released: no"):
                 allocations.stopped("x")
             allocations.mend("x", running=False)
             with pytest.raises(ConflictError, match="`a` has 5 of 10 cores left, and 6 are asked for"):
-                allocations.settle("y", plan_of("y", 6, "no", id="a"), starts=True)
+                giving.settle("y", plan_of("y", 6, "no", id="a"), repair.instance, starts=True)
         (left,) = allocations.left_over()
         assert left.failed == "no"
         allocations.release(left)
@@ -365,7 +369,7 @@ def test_one_that_does_not_let_go() -> None:
 @pytest.mark.parametrize("there", ["x", ".new-x", ".del-x", "other/rename"])
 def test_a_sweep_leaves_what_others_are_at(there: str) -> None:
     with machine() as firmware:
-        allocations.settle("x", plan_of("x", 1, "yes"), starts=True)
+        giving.settle("x", plan_of("x", 1, "yes"), repair.instance, starts=True)
         os.makedirs(f"{record.instances_dir()}/{there}")
         allocations.sweep()
         assert len(firmware.slices()) == 1
@@ -390,7 +394,7 @@ def test_two_devices_in_one_place() -> None:
             ["device", "null", "char", "/dev/zero", "/dev/null", "0", "0", "0660", "rwm", "required"],
         ]
         with pytest.raises(SpecError, match="have the same path `/dev/null`"):
-            allocations.settle("x", plan, starts=True)
+            giving.settle("x", plan, repair.instance, starts=True)
         assert firmware.slices() == set()
 
 

@@ -14,7 +14,17 @@ from unittest.mock import patch
 
 import pytest
 
-from ctrmgr.backend import allocations, held, leases, partition_list, partition_modes, partitions
+from ctrmgr.backend import (
+    allocations,
+    giving,
+    held,
+    leases,
+    named_partitions,
+    partition_list,
+    partition_modes,
+    partitions,
+    repair,
+)
 from ctrmgr.devices import partition as partition_key
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import (
@@ -48,7 +58,7 @@ def plan_of(name: str, partition: str, **more: str) -> list[list[str]]:
 
 
 def start(name: str, partition: str, **more: str) -> list[list[str]]:
-    return allocations.settle(name, plan_of(name, partition, **more), starts=True)
+    return giving.settle(name, plan_of(name, partition, **more), repair.instance, starts=True)
 
 
 def stop(name: str) -> None:
@@ -169,7 +179,7 @@ def test_what_somebody_has_by_other_keys_is_not_ended(tmp_path: Path) -> None:
     with on(Xe(tmp_path / "root"), tmp_path) as tree:
         assert isinstance(tree, Xe)
         before = tree.everything()
-        partitions.create("big", Xe.ID, "memory=8589934592")
+        named_partitions.create("big", Xe.ID, "memory=8589934592")
         os.makedirs(leases.folder())
         file = Path(leases.folder(), f"pci:{Xe.VFS[0]} shared other g")
         file.touch()
@@ -177,9 +187,9 @@ def test_what_somebody_has_by_other_keys_is_not_ended(tmp_path: Path) -> None:
             patch.object(leases, "is_stale", lambda lease, instance: False),
             pytest.raises(ConflictError, match="partition `big` is in use") as error,
         ):
-            partitions.delete("big")
+            named_partitions.delete("big")
         assert error.value.hint == "other/g has it"
-        partitions.delete("big")  # there is no such instance any more
+        named_partitions.delete("big")  # there is no such instance any more
         assert tree.everything() == before
 
 
@@ -221,13 +231,16 @@ def test_what_cannot_be_divided(tmp_path: Path) -> None:
     trees.unpack(root, "aic100", "disks")
     with on(Tree(root), tmp_path):
         with pytest.raises(NotFoundError, match="this machine has no device that can be divided") as error:
-            allocations.settle(
-                "x", [["name", "x"], *parts.rows("g", {"type": "accel", "partition": "cores=2"})], starts=True
+            giving.settle(
+                "x",
+                [["name", "x"], *parts.rows("g", {"type": "accel", "partition": "cores=2"})],
+                repair.instance,
+                starts=True,
             )
         assert "none of the calls of Linux's driver `qaic` makes a partition" in str(error.value.hint)
         assert "`DRM_IOCTL_QAIC_PART_DEV` was taken out before" in str(error.value.hint)
         optional = plan_of("x", "cores=2", required="false")
-        assert allocations.settle("x", optional, starts=True) == optional
+        assert giving.settle("x", optional, repair.instance, starts=True) == optional
 
 
 # NVIDIA
@@ -295,7 +308,7 @@ def test_mig_after_a_restart_of_the_machine(tmp_path: Path) -> None:
     """What is there now, in the same place, is somebody else's."""
     with on(Nvidia(tmp_path / "root"), tmp_path) as tree:
         start("x", "cores=16", **{"driver.capabilities": "none"})
-        with patch.object(partitions, "_boot", lambda: "another"):
+        with patch.object(partitions, "boot", lambda: "another"):
             stop("x")
         assert mig(tree) == "1 19 0 1 0\n"
         assert held.everything() == []

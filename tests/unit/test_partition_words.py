@@ -7,7 +7,7 @@ import pytest
 
 import ctrmgr
 from ctrmgr import source
-from ctrmgr.backend import allocations, info
+from ctrmgr.backend import allocations, giving, info, repair
 from ctrmgr.cli import completion
 from ctrmgr.errors import ConflictError, SpecError
 from ctrmgr.spec import device, profile
@@ -61,13 +61,13 @@ def test_in_python() -> None:
             with pytest.raises(SpecError, match="has no pool `wings`") as error:
                 ctrmgr.create_partition("more", "a", wings=1)
             assert str(error.value.hint).startswith("it has cores=10,")
-            allocations.settle("x", plan_of("x", "cores=2"), starts=True)
+            giving.settle("x", plan_of("x", "cores=2"), repair.instance, starts=True)
             (own,) = ctrmgr.Instance("x").partitions()
             assert (own.used_by, own.takes, own.nodes, own.state) == ("x/npu", {"cores": 2}, ["/dev/null"], "in use")
             (told,) = info._partitions("x")
             assert (told["name"], told["of"], told["takes"]) == ("npu", "a", {"cores": 2}) or told["of"] == "b"
             plan = [row if row[4:5] != ["partition"] else [*row[:5], "half"] for row in plan_of("y", "cores=1")]
-            allocations.settle("y", plan, starts=True)
+            giving.settle("y", plan, repair.instance, starts=True)
             (borrowed,) = ctrmgr.Instance("y").partitions()
             assert (borrowed.name, borrowed.used_by, borrowed.takes) == ("half", "y/npu", made.takes)
             with pytest.raises(ConflictError, match="in use"):

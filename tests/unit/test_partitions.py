@@ -21,7 +21,17 @@ from hypothesis import strategies as st
 
 from ctrmgr import partition as back_ends
 from ctrmgr import state
-from ctrmgr.backend import allocations, held, machine_lock, partitions, record
+from ctrmgr.backend import (
+    allocations,
+    dividing,
+    giving,
+    held,
+    machine_lock,
+    named_partitions,
+    partitions,
+    record,
+    repair,
+)
 from ctrmgr.devices import partition
 from ctrmgr.devices.partition import Asked
 from ctrmgr.devices.plugin import Allocation, ContainerEdits, DeviceNode, Found, Partition
@@ -98,7 +108,7 @@ def machine() -> Iterator[tuple[Card, Path]]:
             patch.object(call, "release", card.release),
             patch.object(machine_lock, "LOCK", f"{folder}/lock"),
             patch.object(
-                partitions, "_boot", lambda: str((folder / "boot").exists() and (folder / "boot").stat().st_size)
+                partitions, "boot", lambda: str((folder / "boot").exists() and (folder / "boot").stat().st_size)
             ),
         ):
             yield card, folder
@@ -141,7 +151,7 @@ class User:
             state.write_flat(f"{record.home(name)}/plan", plan_of(name, sizes))
             with state.Lock(record.home(name)):
                 allocations.mend(name, running=False)
-                rows = allocations.settle(name, plan_of(name, sizes), starts=True)
+                rows = giving.settle(name, plan_of(name, sizes), repair.instance, starts=True)
             assert any(row[0] == "device" for row in rows)
         elif verb == "stop":
             with state.Lock(record.home(name)):
@@ -149,7 +159,7 @@ class User:
         elif verb == "attach":
             with state.Lock(record.home(name)):
                 allocations.mend(name, running=True)
-                held_ = allocations.attach(name, request("more", sizes), running=True, volatile=name == "x")
+                held_ = giving.attach(name, request("more", sizes), repair.instance, running=True, volatile=name == "x")
                 assert held_ is not None and any(row[0] == "device" for row in held_.rows)
                 die("attached")
                 if name != "x":
@@ -164,9 +174,9 @@ class User:
                 allocations.mend(name, running=True)
                 allocations.detach(name, "more")
         elif verb == "create":
-            partitions.create(f"n{name}", "a", partition.sizes(sizes))
+            named_partitions.create(f"n{name}", "a", partition.sizes(sizes))
         else:
-            partitions.delete(f"n{name}")
+            named_partitions.delete(f"n{name}")
 
     def command(self, verb: str, name: str, sizes: str, crash: str) -> int:
         """In a process that is killed at `crash`: 0 done, 4 refused, below 0 killed."""
@@ -362,9 +372,9 @@ def test_any_sequence(commands: list[tuple[int, str, str, str, str]]) -> None:
                     assert user.command("stop", name, "", "") == 0
             with user.books():
                 with machine_lock.taken():
-                    partitions.mend()
+                    dividing.take_back(repair.instance)
                 for name in list(held.of(held.NAMED)):
-                    partitions.delete(name)
+                    named_partitions.delete(name)
                 for name in "xyz":
                     allocations.forget(name)
                 assert held.everything() == []
@@ -390,16 +400,16 @@ def test_a_broken_plugin(tmp_path: Path) -> None:
     asked = call.divide
     with machine() as (card, folder), User(folder / "one").books():
         with patch.object(call, "divide", twice):
-            allocations.settle("x", plan_of("x", "cores=2,memory=1"), starts=True)
+            giving.settle("x", plan_of("x", "cores=2,memory=1"), repair.instance, starts=True)
             with pytest.raises(HostError, match="would give away `1` twice"):
-                allocations.settle("y", plan_of("y", "cores=2,memory=1"), starts=True)
+                giving.settle("y", plan_of("y", "cores=2,memory=1"), repair.instance, starts=True)
         answer = {}, Allocation(DEVICES[0], takes={"cores": 1})
         with (
             patch.object(call, "_read", lambda *_: answer),
             patch.object(call, "divide", asked),
             pytest.raises(call.PluginError, match="it chose less of `memory` than is asked for"),
         ):
-            allocations.settle("y", plan_of("y", "cores=1,memory=1"), starts=True)
+            giving.settle("y", plan_of("y", "cores=1,memory=1"), repair.instance, starts=True)
         assert len(card.there("a")) == 1
 
 
