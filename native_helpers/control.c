@@ -176,6 +176,7 @@ static void enter(struct monitor *m, struct answer *a)
 	a->fds[a->fd_count++] = m->pidfd;
 	a->fds[a->fd_count++] = m->hierarchy[0].dir;
 	a->fds[a->fd_count++] = FD_PLAN;
+	a->reply.value = m->has_classes;
 	variables(m, a);
 	for (size_t i = 0; i < m->hierarchies; i++) {
 		int fd = strcmp(m->hierarchy[i].name, "unified")

@@ -25,7 +25,8 @@ enum ctl_op {
 	CTL_FREEZE = 7,
 	CTL_THAW = 8,
 	CTL_ENTER = 9,   /* reply fds: pidfd of init, cgroup2 dir, plan, [v1 cgroup.procs…, resctrl's tasks…]; data:
-			    devices' KEY=VALUE   and =GID, each ended */
+			    devices' KEY=VALUE   and =GID, each ended; value: 1 if a class may come: whoever is in the
+			    cgroup asks again for its tasks */
 	CTL_SIGNAL = 10, /* arg0: signal to init */
 	CTL_WAIT = 11,   /* replies when init has ended */
 	CTL_LIMIT = 12,  /* hierarchy in name, file in path, value in value: write a cgroup file; with the hierarchy's

@@ -5,6 +5,8 @@
  * and all its descriptors from outside are close-on-exec, so that nobody inside can look into it. */
 #include "exec.h"
 
+#include "join.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -83,7 +85,7 @@ static void refuse_directories(void)
 }
 
 /* Everything that needs the rights of whoever called, before they are left behind. */
-static void leave_host(const struct instance *i, int proc)
+static void leave_host(struct instance *i, int proc)
 {
 	int error;
 
@@ -91,8 +93,10 @@ static void leave_host(const struct instance *i, int proc)
 	signal(SIGPIPE, SIG_DFL);
 	signal(SIGXFSZ, SIG_DFL);
 	stay_ours();
+	if (!join_renew(i))
+		fail(EXIT_HELPER, errno, "hear from the instance's monitor");
 	for (size_t n = 0; n < i->procs_count; n++)
-		if (write(i->procs[n], "0", 1) < 0)
+		if (write(i->procs[n], "0", 1) < 0 && errno != ENODEV) /* a class that is gone since */
 			fail(EXIT_HELPER, errno, "join the cgroups");
 	error = confine_keyring();
 	if (error)
@@ -210,8 +214,7 @@ static _Noreturn void run(const struct options *o, const struct user *user)
 	fail(errno == ENOENT ? EXIT_NO_COMMAND : EXIT_NOT_EXECUTABLE, errno, "run `%s`", path);
 }
 
-_Noreturn void enter(const struct options *o, const struct instance *i, bool tty, int channel, int proc,
-		     const sigset_t *mask)
+_Noreturn void enter(const struct options *o, struct instance *i, bool tty, int channel, int proc, const sigset_t *mask)
 {
 	char **caller = environ, *term = tty ? getenv("TERM") : NULL;
 	const char *unknown, *step;

@@ -333,5 +333,7 @@ int main(int argc, char **argv)
 		enter(&options, &instance, tty, channel[1], proc, &before);
 	}
 	close(channel[1]);
+	if (instance.again >= 0)
+		close(instance.again);
 	return run_outside(signals, ending, channel[0]);
 }

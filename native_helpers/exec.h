@@ -42,6 +42,7 @@ struct instance {
 	int pidfd, cgroup, plan;
 	int procs[PROCS_MAX]; /* v1 cgroup.procs and resctrl's tasks, open for writing */
 	size_t procs_count;
+	int again;  /* the monitor, where a class of cache and memory bandwidth may come: see join_renew(), or -1 */
 	char *text; /* the plan; the strings below point into it */
 	char *env[PLAN_ENV_MAX];
 	size_t env_count;
@@ -71,7 +72,7 @@ struct user {
 };
 
 /* enter.c: in the child; never returns. */
-_Noreturn void enter(const struct options *o, const struct instance *i, bool tty, int channel, int proc,
+_Noreturn void enter(const struct options *o, struct instance *i, bool tty, int channel, int proc,
 		     const sigset_t *mask);
 
 /* identity.c: looks up `user` and `group` (names or numbers; NULL: root) in /etc/passwd and /etc/group

@@ -74,10 +74,9 @@ static int connect_path(const char *control)
 	return s;
 }
 
-static const char *exchange(int s, struct instance *out)
+static const char *exchange(int s, char *packet, size_t size, struct instance *out)
 {
 	struct ctl_request request = {.version = CTL_VERSION, .op = CTL_ENTER};
-	static char packet[sizeof(struct ctl_reply) + ENV_SIZE_MAX];
 	struct ctl_reply reply = {0};
 	int fds[PROCS_MAX + 3];
 	ssize_t length;
@@ -86,14 +85,14 @@ static const char *exchange(int s, struct instance *out)
 	if (send(s, &request, sizeof(request), MSG_NOSIGNAL) < 0)
 		return "ask the instance's monitor";
 	errno = ECONNRESET;
-	length = receive_descriptors(s, packet, sizeof(packet), fds, PROCS_MAX + 3);
+	length = receive_descriptors(s, packet, size, fds, PROCS_MAX + 3);
 	if (length < (ssize_t)sizeof(reply))
 		return "hear from the instance's monitor";
 	memcpy(&reply, packet, sizeof(reply));
 	errno = reply.error;
 	if (reply.error)
 		return "enter the instance";
-	*out = (struct instance){.pidfd = fds[0], .cgroup = fds[1], .plan = fds[2]};
+	*out = (struct instance){.pidfd = fds[0], .cgroup = fds[1], .plan = fds[2], .again = reply.value ? s : -1};
 	if (packet[length - 1] == '\0') {
 		out->variables = packet + sizeof(reply);
 		out->variables_size = (size_t)length - sizeof(reply);
@@ -108,6 +107,7 @@ static const char *exchange(int s, struct instance *out)
 
 const char *join_ask(const char *control, struct instance *out)
 {
+	static char packet[sizeof(struct ctl_reply) + ENV_SIZE_MAX];
 	char *end;
 	long number = strtol(control, &end, 10);
 	int error, s = *control && !*end ? (int)number : connect_path(control);
@@ -115,11 +115,32 @@ const char *join_ask(const char *control, struct instance *out)
 
 	if (s < 0)
 		return "the instance is not running";
-	failed = exchange(s, out);
+	failed = exchange(s, packet, sizeof(packet), out);
 	error = errno;
-	close(s);
+	if (failed || out->again < 0)
+		close(s);
 	errno = error;
 	return failed;
+}
+
+bool join_renew(struct instance *i)
+{
+	char packet[sizeof(struct ctl_reply)]; /* what more there is we know */
+	struct instance now;
+
+	if (i->again < 0)
+		return true;
+	if (exchange(i->again, packet, sizeof(packet), &now))
+		return false;
+	for (size_t n = 0; n < i->procs_count; n++)
+		close(i->procs[n]);
+	memcpy(i->procs, now.procs, sizeof(i->procs));
+	i->procs_count = now.procs_count;
+	close(now.pidfd);
+	close(now.cgroup);
+	close(now.plan);
+	close(i->again);
+	return true;
 }
 
 bool join_frozen(const struct instance *i)

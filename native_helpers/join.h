@@ -11,6 +11,10 @@ ssize_t receive_descriptors(int socket, void *message, size_t size, int fds[], s
 /* Asks the monitor at `control`. NULL, or (errno set) what could not be done. */
 const char *join_ask(const char *control, struct instance *out);
 
+/* The child, which is in the cgroup now: of a class that was given to the instance since, it is told; and one that
+ * comes later finds it. False with errno. */
+bool join_renew(struct instance *i);
+
 /* A child born into a frozen cgroup would not even start, and its parent wait for ever. */
 bool join_frozen(const struct instance *i);
 

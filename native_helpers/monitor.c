@@ -178,7 +178,7 @@ static bool is_due(int64_t *at)
 
 static int64_t until_due(const struct monitor *m)
 {
-	const int64_t due[] = {m->stop_at, m->ask_at, m->look_at, m->join_at, m->console_at};
+	const int64_t due[] = {m->stop_at, m->ask_at, m->look_at, m->console_at};
 	int64_t at = 0, left;
 
 	for (size_t i = 0; i < ARRAY_SIZE(due); i++)
@@ -202,8 +202,6 @@ _Noreturn void monitor_run(struct monitor *m)
 			stop_ask(m);
 		if (is_due(&m->look_at))
 			hotplug_refresh(m);
-		if (is_due(&m->join_at))
-			resctrl_join_again(m);
 		(void)is_due(&m->console_at);
 		left = until_due(m);
 		p[PIDFD] = (struct pollfd){m->pidfd, POLLIN, 0};

@@ -72,15 +72,14 @@ struct monitor {
 	int listener, signals;
 	int uevents, host_sys, host_dev; /* -1: no device has a rule */
 	int class[CLASSES];              /* what covers the folders of RDMA devices; -1: not there */
+	bool has_classes;                /* the kernel has resctrl: a class may come at any time */
 	int resctrl, group[2];           /* the instance's class, and what is monitored of it; -1: none */
 	struct client client[CLIENTS];
 	uint32_t root_uid, root_gid, dead_uid, dead_gid;
-	int exit_status; /* wait(2) status, -1 while init runs */
-	int64_t stop_at; /* CLOCK_MONOTONIC ms at which a polite stop becomes a kill; 0: none */
-	int64_t ask_at;  /* at which init, which did not listen yet, is asked again to end; 0: it was heard */
-	int64_t look_at; /* at which the rules are tried again, because a node was leased to others; 0: none */
-	int64_t join_at, join_after; /* at which those who came late are put into the class, and how long that is after
-					the last time */
+	int exit_status;    /* wait(2) status, -1 while init runs */
+	int64_t stop_at;    /* CLOCK_MONOTONIC ms at which a polite stop becomes a kill; 0: none */
+	int64_t ask_at;     /* at which init, which did not listen yet, is asked again to end; 0: it was heard */
+	int64_t look_at;    /* at which the rules are tried again, because a node was leased to others; 0: none */
 	int64_t console_at; /* at which a console that nobody inside has open is looked at again; 0: it is open */
 	bool stopping, restarted;
 	bool again; /* a run that this monitor began by itself after another: nobody waits for a report */
@@ -218,8 +217,7 @@ int resctrl_prepare(struct monitor *m, struct part *p, int source, struct failur
 int resctrl_place(struct monitor *m, struct part *p, struct failure *f);
 int resctrl_withdraw(struct monitor *m, struct part *p, struct failure *f);
 size_t resctrl_tasks(const struct monitor *m, int fds[2]); /* `tasks`, in the order in which a process joins */
-void resctrl_join_again(struct monitor *m);
-void resctrl_repair(struct monitor *m); /* removes what is ours, by the record */
+void resctrl_repair(struct monitor *m);                    /* removes what is ours, by the record */
 
 /* mend.c */
 int mend_filter(struct monitor *m, struct failure *f);

@@ -66,6 +66,7 @@ int monitor_open(struct monitor *m, struct failure *f)
 		return fail(f, "look at myself", "`/proc` is not mounted");
 	if (read_plan(m, f))
 		return -1;
+	m->has_classes = !access("/sys/fs/resctrl", F_OK);
 	m->root_uid = plan_map(m->plan.uid, m->plan.uids, 0);
 	m->root_gid = plan_map(m->plan.gid, m->plan.gids, 0);
 	m->dead_uid = plan_unmapped(m->plan.uid, m->plan.uids);

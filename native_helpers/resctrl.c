@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later
  *
  * The class of cache and memory bandwidth that devices put the instance into, by the rules of OCI's `intelRdt`. Every
- * task has a class, which its children inherit: init joins before it runs anything, ctrmgr-exec before it enters. What
- * we make is written down first, in the run directory, for whoever must remove it without us. */
+ * task has a class, which its children inherit: init joins before it runs anything, ctrmgr-exec before it enters: it
+ * asks again once it is in the cgroup, so that either it hears of a class or the class finds it there. What we make is
+ * written down first, in the run directory, for whoever must remove it without us. */
 #include "flat.h"
 #include "monitor.h"
 #include "schemata.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
-
-#define JOIN_FIRST 50   /* ms, after a class was given to an instance that runs */
-#define JOIN_LAST  5000 /* by then nobody is still on the way */
 
 #define GROUP (O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
@@ -208,22 +206,7 @@ static int enter(struct monitor *m, const struct wanted *w, struct failure *f)
 	}
 	m->group[0] = take_fd(&group);
 	m->group[1] = take_fd(&watched);
-	m->join_at = m->started_ns ? now_ms() + (m->join_after = JOIN_FIRST) : 0;
 	return 0;
-}
-
-/* Who had asked to enter before there was a class, and was in the cgroup only after it, is in none. The others stay
- * where they are. */
-void resctrl_join_again(struct monitor *m)
-{
-	struct priv_group_join request = {0};
-	struct failure ignored;
-
-	for (size_t i = 0; i < ARRAY_SIZE(m->group) && m->group[i] >= 0; i++)
-		PRIV_CALL(PRIV_GROUP_JOIN, &request, NULL, &ignored, m->group[i], m->hierarchy[0].dir);
-	m->join_after *= 10;
-	if (m->group[0] >= 0 && m->join_after <= JOIN_LAST)
-		m->join_at = now_ms() + m->join_after;
 }
 
 int resctrl_place(struct monitor *m, struct part *p, struct failure *f)

@@ -55,6 +55,12 @@ static char *get(int dir, const char *name)
 	return text;
 }
 
+int __real_access(const char *path, int mode);
+int __wrap_access(const char *path, int mode)
+{
+	return strcmp(path, "/sys/fs/resctrl") ? __real_access(path, mode) : 0;
+}
+
 int __wrap_fstatfs64(int fd, struct statfs *s)
 {
 	int failed = __real_fstatfs64(fd, s);

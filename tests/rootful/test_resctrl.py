@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrmgr.kernel import helper
 from tests.conftest import ROOT, Ctr, build
 from tests.rootful.planned import wait_for
 
@@ -33,7 +35,7 @@ CLASSES: dict[str, dict[str, object]] = {
     "wrong": {"schemata": ["L3:0=0"]},
     "default": {"closID": "/"},
 }
-CALLS = ("fstatfs64", "mkdirat", "unlinkat", "openat64", "write", "close")
+CALLS = ("access", "fstatfs64", "mkdirat", "unlinkat", "openat64", "write", "close")
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +169,6 @@ def test_comes_and_goes_live(machine: Machine) -> None:
         assert machine.running() <= set(machine.tasks(group))
     assert ctr("exec", "c1", "echo", "in").stdout == "in\n"
     assert "0" in machine.tasks("gold") and "0" in machine.tasks(watched)
-    with subprocess.Popen(["sleep", "1000"]) as late:  # as who had asked for the way in before there was a class
-        (machine.cgroup() / "cgroup.procs").write_text(str(late.pid))
-        wait_for(lambda: str(late.pid) in machine.tasks("gold") and str(late.pid) in machine.tasks(watched))
-        late.kill()
     for device in ("same", "new"):
         assert "device `gold` has put" in machine.attach(device, 4) or "`gold` and" in machine.attach(device, 4)
     assert machine.tasks("") == []
@@ -192,6 +190,31 @@ def test_comes_and_goes_live(machine: Machine) -> None:
     machine.attach("new")
     ctr("delete", "--force", "c1")
     machine.nothing("new")  # OCI: what has a name is everybody's, and stays
+
+
+def test_a_class_that_comes_while_a_command_is_on_its_way_in(machine: Machine) -> None:
+    """However long that takes: here it hears from the monitor only when there is one."""
+    ctr = machine.ctr
+    ctr(*LAUNCH)
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    asked = [helper.find("ctrmgr-exec"), "--control", str(its.fileno()), "--", "echo", "in"]
+    with (
+        ours,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as monitor,
+        subprocess.Popen(asked, pass_fds=[its.fileno()], stdout=subprocess.PIPE, text=True) as command,
+    ):
+        its.close()
+        monitor.connect(str(ctr.folder / "run/c1/control"))
+        while request := ours.recv(1 << 16):
+            monitor.send(request)
+            reply, fds, _, _ = socket.recv_fds(monitor, 1 << 18, 32)
+            if not machine.tasks("gold"):
+                machine.attach("gold")
+            socket.send_fds(ours, [reply], fds)
+            for fd in fds:
+                os.close(fd)
+        assert command.communicate(timeout=10)[0] == "in\n"
+    assert "0" in machine.tasks("gold") and "0" in machine.tasks(f"gold/mon_groups/{machine.own}")
 
 
 def test_what_cannot_be(machine: Machine) -> None:
