@@ -38,6 +38,9 @@ def _by_step(subject: str, step: str, detail: str, code: int) -> CtrmgrError | N
         if code == errno.EOVERFLOW:
             hint = "`ctrmgr info` shows the ids that an instance has; uid and gid are as seen inside"
         return SpecError(f"`{subject}`: {detail}", hint=hint)
+    if detail == "init died":
+        hint = "is `limits.memory` enough for it? the kernel's log says who killed it"
+        return HostError(f"`{subject}`: init was killed before it began", hint=hint)
     if step == "name the node":
         return ConflictError(f"`{subject}`: {detail} exists in the instance already", hint="choose another `path`")
     if step in ("attach", "detach", "suspend", "resume") and code in CONFLICTS:

@@ -262,7 +262,8 @@ def _link_limits(rows: Sequence[list[str]], config: Config, modes: Sequence[str]
         hint = "take the nic of `nictype: host` out"
         raise UnsupportedError(f"`{given[0]}` cannot be enforced here: {why}", hint=hint)
     if not rows:
-        return [limits.left_out(key, f"`{key}` cannot be enforced here: {why}") for key in given]
+        word = "cannot be enforced here" if modes == ["host"] else "has nothing to limit"
+        return [limits.left_out(key, f"`{key}` {word}: {why}") for key in given]
     found: list[list[str]] = []
     for _, inside, *own in rows:
         ingress, egress, priority = (

@@ -70,11 +70,14 @@ def swap(value: str) -> str:
 
 
 def milliseconds(value: str) -> int:
-    """`20ms`, `1s`, `500us` rounded up."""
+    """`20ms`, `1s`, `5000us`: whole ones, of which there are some."""
     for unit, factor in (("ms", 1000), ("us", 1), ("s", 1000000)):
         digits = value.removesuffix(unit)
         if digits != value and digits.isascii() and digits.isdecimal():
-            return int(digits) * factor // 1000 or 1
+            whole, rest = divmod(int(digits) * factor, 1000)
+            if rest or not whole:
+                raise ValueError(f"has `{value}`, which is not a whole number of milliseconds above 0")
+            return whole
     raise ValueError("is not a duration: a whole number and ms or s")
 
 

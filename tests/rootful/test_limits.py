@@ -167,7 +167,7 @@ def test_what_best_effort_goes_on_without_is_said(ctr: Ctr) -> None:
     given += tuple(word for key in (*more, "limits.enforcement=best-effort") for word in ("-c", key))
     said = ctr("launch", "builtin:busybox", "c1", *OFFLINE, *given).stderr
     assert "note: `limits.hugepages.64KB` cannot be enforced here" in said
-    assert "note: `limits.ingress` cannot be enforced here: it has no link\n" in said
+    assert "note: `limits.ingress` has nothing to limit: it has no link\n" in said
     found = limits(ctr)
     assert found["pids.max"]["enforced"] is True
     assert (found["limits.kernel.nofile"]["value"], found["limits.kernel.nofile"]["state"]) == ("100:200", "enforced")

@@ -20,7 +20,7 @@ def test_a_link_that_cannot_be_limited() -> None:
         assert row[0] == "left-out" and row[2] == "limits.ingress" and why in row[3]
     assert compile._network([], wish) == [
         ["net", "none"],
-        limits.left_out("limits.ingress", "`limits.ingress` cannot be enforced here: it has no link"),
+        limits.left_out("limits.ingress", "`limits.ingress` has nothing to limit: it has no link"),
     ]
     bridged = [["net", "bridge"], ["@limit", "eth0", "", "", ""], ["@link", "br", "eth0", "", "0", ""]]
     limited = ["link-limit", "eth0", "1000000", "0", "4294967295"]

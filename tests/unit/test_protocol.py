@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import subprocess
 from pathlib import Path
 
+from ctrmgr.errors import HostError
 from ctrmgr.kernel import control
 from tests.conftest import ROOT
 
@@ -79,3 +81,9 @@ def test_a_device_survives_the_journey() -> None:
     back = control.unpack_device(device.pack(), 0)
     for field in ("name", "kind", "path", "user", "group", "major", "minor", "mode", "access"):
         assert getattr(back, field) == getattr(device, field)
+
+
+def test_an_init_that_was_killed_is_no_failure_of_ours() -> None:
+    error = control.failure("c1", "make namespaces", "init died", errno.EIO)
+    assert isinstance(error, HostError)
+    assert "limits.memory" in str(error.hint)

@@ -160,6 +160,7 @@ def test_packaged_profiles_are_valid(name: str) -> None:
     [
         ("limits.cpu", "0"), ("limits.cpu", "3-1"), ("limits.cpu", "a"), ("limits.cpu", "-1"), ("limits.cpu", "1,"),
         ("limits.cpu.allowance", "20"), ("limits.cpu.allowance", "20ms/5s"), ("limits.cpu.allowance", "0%"),
+        ("limits.cpu.allowance", "500us/1500us"), ("limits.cpu.allowance", "0ms/100ms"),
         ("limits.memory", "1.5GiB"), ("limits.memory", "-1"), ("limits.memory", "0"), ("limits.memory", "101%"),
         ("limits.memory", "99999999999EiB"), ("limits.memory", "١GiB"), ("limits.processes", "0"),
         ("limits.processes", "many"), ("security.nesting", "maybe"), ("limits.cpu.priority", "11"),
