@@ -341,6 +341,8 @@ def _enter(args: Args, command: list[str], *, shell: bool) -> int:
         except (BackendError, NotFoundError) as error:
             if not isinstance(error, GoneError):
                 execute.refuse_if_stopped(server, name)
+                if "is not running" in error.message:  # its end has begun
+                    raise execute.not_running(server, name) from None
             raise
     return code
 

@@ -157,7 +157,7 @@ def name_it(server: Server, fingerprint: str, alias: str) -> None:
 
 
 def refuse_if_running(server: Server, name: str, found: Mapping[str, Any]) -> None:
-    if found["status"] not in ("Stopped", "Error"):
+    if not instances.rests(server, name, found):
         label = instances.label(server, name)
         raise ConflictError(f"`{label}` is running", hint=f"ctrmgr stop {label}")
 

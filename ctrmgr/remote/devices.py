@@ -241,7 +241,7 @@ class Link:
 
 def _links(server: Server, name: str) -> dict[str, str]:
     """Name → hardware address, as the server finds them: right for whatever is mounted inside, and slower than to look there."""
-    found = server.get(f"{instances.path(name)}/state").get("network") or {}
+    found = instances.state(server, name).get("network") or {}
     return {str(link): str(keys["hwaddr"]).lower() for link, keys in found.items()}
 
 

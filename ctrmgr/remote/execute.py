@@ -140,7 +140,12 @@ def refuse_if_stopped(server: Server, name: str) -> None:
     if status == "Frozen":
         raise ConflictError(f"`{label}` is frozen", hint=f"ctrmgr unfreeze {label}")
     if status != "Running":
-        raise ConflictError(f"`{label}` is not running", hint=f"ctrmgr start {label}")
+        raise not_running(server, name)
+
+
+def not_running(server: Server, name: str) -> ConflictError:
+    label = instances.label(server, name)
+    return ConflictError(f"`{label}` is not running", hint=f"ctrmgr start {label}")
 
 
 def _size() -> tuple[int, int]:

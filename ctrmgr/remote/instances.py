@@ -33,8 +33,9 @@ CONFLICTS = (
 )
 """What servers say (with status 400 or in an operation) when an instance is in the wrong state."""
 TAKEN = ("already exists", "already in use", "unique constraint")
+RUNS_ALREADY = "is running already"
 IN_OUR_WORDS = {
-    "already running": ("is running already", None),
+    "already running": (RUNS_ALREADY, None),
     "already stopped": ("is not running", None),
     "Renaming of running": ("is running", "stop it first"),
 }
@@ -128,13 +129,66 @@ def patient(action: Callable[[], object]) -> None:
             time.sleep(0.2)
 
 
+ENDING_SECONDS = 10.0
+"""A server that calls an instance running whose init has ended does so for less than one."""
+NO_PID = "Invalid PID"
+"""What Incus says when it looks for the init of such an instance."""
+
+
 def start(server: Server, name: str) -> None:
+    import time
+
+    deadline = time.monotonic() + ENDING_SECONDS
+    while True:
+        try:
+            set_state(server, name, "start")
+            return
+        except ConflictError as error:
+            if RUNS_ALREADY not in error.message or not _is_ending(server, name) or time.monotonic() > deadline:
+                raise
+        except BackendError as error:
+            if not isinstance(error, GoneError):
+                error.hint = last_words(server, name) or error.hint
+            raise
+        time.sleep(0.1)
+
+
+def _is_ending(server: Server, name: str) -> bool:
+    """Whether its init is gone, whatever the server calls it."""
     try:
-        set_state(server, name, "start")
-    except (BackendError, ConflictError) as error:
-        if not isinstance(error, GoneError | ConflictError):
-            error.hint = last_words(server, name) or error.hint
-        raise
+        return not server.get(f"{path(name)}/state").get("pid")
+    except BackendError as error:
+        if NO_PID not in error.message:
+            raise
+        return True
+
+
+def rests(server: Server, name: str, found: Mapping[str, Any]) -> bool:
+    """Whether it is stopped; one whose end has begun is waited for."""
+    import time
+
+    deadline = time.monotonic() + ENDING_SECONDS
+    while found["status"] not in ("Stopped", "Error"):
+        if time.monotonic() > deadline or not _is_ending(server, name):
+            return False
+        time.sleep(0.1)
+        found = get(server, name)
+    return True
+
+
+def state(server: Server, name: str) -> dict[str, Any]:
+    """What it uses now. Raises NotFoundError, BackendError."""
+    import time
+
+    deadline = time.monotonic() + ENDING_SECONDS
+    while True:
+        try:
+            found: dict[str, Any] = server.get(f"{path(name)}/state")
+            return found
+        except BackendError as error:
+            if NO_PID not in error.message or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def last_words(server: Server, name: str) -> str | None:
@@ -206,9 +260,9 @@ def freeze(server: Server, name: str, *, thaw: bool = False) -> None:
 def delete(server: Server, name: str, *, force: bool = False, again: int = 2) -> None:
     """`again`: how often it is stopped anew when it turns out to run."""
     found = get(server, name)
-    if found["status"] not in ("Stopped", "Error"):
-        if not force:
-            raise ConflictError(f"`{label(server, name)}` is running", hint="stop it first, or say --force")
+    if not force and not rests(server, name, found):
+        raise ConflictError(f"`{label(server, name)}` is running", hint="stop it first, or say --force")
+    if force and found["status"] not in ("Stopped", "Error"):
         set_state(server, name, "stop", force=True)
         if found["ephemeral"]:
             return
@@ -216,9 +270,10 @@ def delete(server: Server, name: str, *, force: bool = False, again: int = 2) ->
         patient(lambda: server.change("DELETE", path(name), doubt=doubt(server, name, "deleted")))
     except CtrmgrError as error:
         refused = translated(server, name, error)
-        if not (force and again and isinstance(refused, ConflictError)):
+        # One that did not start, or is just ending, is called stopped, and then running.
+        if not (again and isinstance(refused, ConflictError) and (force or rests(server, name, get(server, name)))):
             raise refused from None
-        delete(server, name, force=True, again=again - 1)  # one that did not start is called stopped, and then running
+        delete(server, name, force=force, again=again - 1)
 
 
 def rename(server: Server, name: str, new: str) -> None:
@@ -314,7 +369,7 @@ def addresses(state: Mapping[str, Any], families: Sequence[str] = ("inet", "inet
 def info(server: Server, name: str) -> dict[str, object]:
     """What one is, has and uses, by the names that a local one's have."""
     found = get(server, name)
-    state = server.get(f"{path(name)}/state")
+    now = state(server, name)
     config = found["expanded_config"]
     fields: dict[str, object] = {
         "name": label(server, name),
@@ -331,7 +386,7 @@ def info(server: Server, name: str) -> dict[str, object]:
             }
             for row in loads(config.get("volatile.idmap.current") or "[]")
         ],
-        "addresses": addresses(state),
+        "addresses": addresses(now),
         "devices": [_device(key, keys) for key, keys in found["expanded_devices"].items()],
         "server": f"{server.info['environment']['server']} {server.info['environment']['server_version']}",
         "location": found["location"] if found["location"] != "none" else "",
@@ -340,12 +395,12 @@ def info(server: Server, name: str) -> dict[str, object]:
         "ephemeral": found["ephemeral"],
         "created": str(found["created_at"])[:19] + "Z",
     }
-    if state.get("pid"):
+    if now.get("pid"):
         fields |= {
-            "pid": state["pid"],
-            "processes": state["processes"],
-            "cpu-usec": state["cpu"]["usage"] // 1000,
-            "memory": state["memory"]["usage"],
+            "pid": now["pid"],
+            "processes": now["processes"],
+            "cpu-usec": now["cpu"]["usage"] // 1000,
+            "memory": now["memory"]["usage"],
         }
     return fields
 

@@ -198,6 +198,19 @@ def test_kill(host: Remote) -> None:
 
 
 @pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
+def test_ended_by_itself(unix: Remote) -> None:
+    """A server may call it running for a moment: whoever needs it stopped waits for that."""
+    unix("launch", "tiny", "host:c1")
+    for verb in ("start", "info", "delete"):
+        # Which ends when all in it is killed, as its init is gone.
+        unix("exec", "host:c1", "--", "sh", "-c", "kill -TERM 1; sleep 60", code=None)
+        unix(verb, "host:c1")
+        if verb == "info":
+            unix("start", "host:c1")
+        if verb != "delete":
+            assert unix("exec", "host:c1", "--", "echo", "up").stdout == "up\n"
+
+
 def test_logs_follow(unix: Remote) -> None:
     unix("launch", "tiny", "host:c1")
     follower = unix.popen("logs", "--follow", "host:c1", stdout=subprocess.PIPE)
