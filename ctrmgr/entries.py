@@ -147,7 +147,8 @@ def write(top: str, found: Iterable[Entry], *, owners: bool, parents: bool = Fal
     """Write a tree at `top`. A directory that is there already is filled, a file replaced when it is complete; a device, a
     pipe or a socket is not.
 
-    `owners`: they become those of the entries; else they are whoever's this process is. Raises ConflictError, SpecError, OSError.
+    `owners`: they become those of the entries, in the tree that is theirs: if `top` is a symlink there, a file goes to where that leads.
+    Else they are whoever's this process is. Raises ConflictError, SpecError, OSError.
     """
     if parents:
         os.makedirs(os.path.dirname(top) or ".", exist_ok=True)
@@ -162,6 +163,8 @@ def write(top: str, found: Iterable[Entry], *, owners: bool, parents: bool = Fal
             known.add(each.name)
             later.append((path, each))
             continue
+        if owners and not each.name and each.kind == FILE:
+            path = os.path.realpath(path)
         if is_special(path):
             raise ConflictError(f"`{path}` is there and is no file", hint="a device or a pipe is not replaced")
         aside = join(os.path.dirname(path) or ".", f".ctrmgr-{os.getpid()}.part")
@@ -176,6 +179,10 @@ def write(top: str, found: Iterable[Entry], *, owners: bool, parents: bool = Fal
             raise ConflictError(f"`{path}` is a directory") from None
         except (FileNotFoundError, NotADirectoryError):
             raise NotFoundError(f"no directory for `{path}`", hint="--create-dirs makes it") from None
+        except OSError as error:
+            if error.filename == aside:
+                error.filename = path
+            raise
         finally:
             if os.path.lexists(aside):
                 os.unlink(aside)

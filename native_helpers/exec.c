@@ -303,6 +303,21 @@ static int run_outside(int signals, int ending, int channel)
 	return WEXITSTATUS(child.status);
 }
 
+/* The socket lies in a folder of the instance's name. */
+static const char *frozen(const char *control)
+{
+	static char text[512];
+	const char *end = strrchr(control, '/'), *name = end;
+
+	while (name && name > control && name[-1] != '/')
+		name--;
+	if (!end || end == name)
+		return "the instance is frozen";
+	snprintf(text, sizeof(text), "`%.*s` is frozen\n\nhint: `ctrmgr unfreeze %.*s`", (int)(end - name), name,
+		 (int)(end - name), name);
+	return text;
+}
+
 int main(int argc, char **argv)
 {
 	int proc, signals, ending, channel[2];
@@ -320,7 +335,7 @@ int main(int argc, char **argv)
 		quit(errno == ENOENT || errno == ECONNREFUSED ? EXIT_CONFLICT : EXIT_HELPER, errno, failed);
 	read_plan(&instance);
 	if (join_frozen(&instance))
-		quit(EXIT_CONFLICT, 0, "the instance is frozen\n\nhint: thaw it with `ctrmgr unfreeze`");
+		quit(EXIT_CONFLICT, 0, frozen(options.control));
 	proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	signals = block_signals(&before, &ending);
 	if (proc < 0 || signals < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) < 0)

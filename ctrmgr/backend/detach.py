@@ -10,7 +10,7 @@ from ctrmgr import state
 from ctrmgr.backend import ended, leases, record, repair
 from ctrmgr.backend.record import crash
 from ctrmgr.devices import rows as parts
-from ctrmgr.errors import ConflictError, HostError, NotFoundError, SpecError
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError, NotFoundError, SpecError
 from ctrmgr.kernel import control
 
 
@@ -55,7 +55,7 @@ def take(
     there = control.ask(record.run_home(name), control.DEVICES).devices() if running else []
     attached = any(found.name == device for found in there)
     if not attached and (volatile or (device not in own.devices and not planned)):
-        raise NotFoundError(f"`{name}` has no device `{device}`", hint=f"`ctrmgr info {name}` lists them")
+        raise _absent(own, device)
     result = Detached(attached, [], 0)
     left, stays = plan, ""
     try:
@@ -94,6 +94,23 @@ def take(
 
         allocations.detach(name, device)
     return result, [part for part in there if part.name == device]
+
+
+def _absent(own: record.Record, device: str) -> CtrmgrError:
+    """Why a device cannot be taken: there is none, or it is of a type that stays as long as the instance runs."""
+    from ctrmgr.backend import device_keys
+
+    hint = f"`ctrmgr config device list {own.name}` shows those that it has"
+    try:
+        found = device_keys.known(own).get(device)
+    except CtrmgrError:  # its profiles are another matter
+        found = None
+    if found is None:
+        return NotFoundError(f"`{own.name}` has no device `{device}`", hint=hint)
+    return ConflictError(
+        f"device `{device}` of `{own.name}` is not attached: it is a `{found.keys['type']}`, configured for its starts",
+        hint=f"`ctrmgr config device remove {own.name} {device}` takes it out of the configuration",
+    )
 
 
 def _host_hooks(name: str, device: str) -> list[str]:

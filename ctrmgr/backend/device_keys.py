@@ -43,6 +43,12 @@ def one(own: Record, device: str) -> Known:
     return found
 
 
+def check_key(device: str, kind: str, key: str) -> None:
+    """Raises SpecError for what is no key of a device of this type."""
+    if kind not in driver.NOT_DONE and key not in driver.load(kind).FIELDS:
+        profiled.check(device, {"type": kind, key: "x"})  # it knows the words
+
+
 def changed(own: Record, device: str, values: Mapping[str, str | None], *, override: bool = False) -> Keys:
     """The device's keys, each as it was written, with some set and others (None) taken away.
 

@@ -115,7 +115,7 @@ def open_node(name: str, source: str) -> int:
     try:
         fd = os.open(source, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
-        hint = "`required=false` starts the instance without it"
+        hint = "`ctrmgr device list` shows what there is; `required=false` goes on without it"
         raise NotFoundError(f"device `{name}`: `{source}` does not exist on this host", hint=hint) from None
     except OSError as error:
         raise HostError(f"device `{name}`: `{source}`: {error.strerror}") from error

@@ -17,7 +17,7 @@ import sys
 
 from ctrmgr import entries
 from ctrmgr.backend import record, repair
-from ctrmgr.errors import ConflictError, CtrmgrError, HostError, UnsupportedError
+from ctrmgr.errors import ConflictError, CtrmgrError, HostError, SpecError, UnsupportedError
 from ctrmgr.images import store
 from ctrmgr.images.treetar import TreeTar
 from ctrmgr.kernel import control, prctl
@@ -61,12 +61,27 @@ def push(name: str, path: str, found: Iterable[entries.Entry], *, parents: bool)
         finally:
             os.close(read_fd)
         try:
-            entries.send(lambda data: _write_all(write_fd, data), found)
+            entries.send(lambda data: _write_all(write_fd, data), _owned(name, found))
         except BrokenPipeError:
             pass  # its own error says why
         finally:
             os.close(write_fd)
         process.wait()
+
+
+def _owned(name: str, found: Iterable[entries.Entry]) -> Iterator[entries.Entry]:
+    """The entries, all with owners that the instance has: of a stopped one the kernel would take any. Raises SpecError."""
+    rows = [row for row in record.read_plan(record.home(name)) if row[0] in ("uidmap", "gidmap")]
+    ranges = {
+        kind: [range(int(row[1]), int(row[1]) + int(row[3])) for row in rows if row[0] == kind]
+        for kind in ("uidmap", "gidmap")
+    }
+    for each in found:
+        for number, kind, what in ((each.uid, "uidmap", "user"), (each.gid, "gidmap", "group")):
+            if number >= 0 and not any(number in part for part in ranges[kind]):
+                hint = "`ctrmgr info` shows its ids; --uid and --gid say others"
+                raise SpecError(f"`{name}` has no {what} {number}", hint=hint)
+        yield each
 
 
 def is_directory(name: str, path: str) -> bool:
@@ -230,8 +245,13 @@ def _mount(path: str, lower: str) -> None:
     sc.unshare(sc.CLONE_NEWNS)
     sc.mount("", "/", flags=sc.MS_REC | sc.MS_PRIVATE)
     places = {"lowerdir": lower, "upperdir": f"{path}/upper", "workdir": f"{path}/work"}
-    options = ",".join(f"{key}={_escaped(place)}" for key, place in places.items())
-    sc.mount("overlay", path, "overlay", sc.MS_NOSUID | sc.MS_NODEV, options)
+    flags = sc.MS_NOSUID | sc.MS_NODEV
+    if os.statvfs(path).f_flag & os.ST_RDONLY:  # it can be read all the same
+        places = {"lowerdir": f"{_escaped(places['upperdir'])}:{_escaped(lower)}"}
+        flags |= sc.MS_RDONLY
+    else:
+        places = {key: _escaped(place) for key, place in places.items()}
+    sc.mount("overlay", path, "overlay", flags, ",".join(f"{key}={place}" for key, place in places.items()))
     os.chdir(path)
     sc.pivot_root(".", ".")
     sc.umount2(".", sc.MNT_DETACH)

@@ -238,6 +238,15 @@ def pairs(words: list[str], what: str) -> dict[str, str]:
     return found
 
 
+def owner(args: Args) -> tuple[str, str]:
+    """The user and the group of `--user USER[:GROUP]` and `--group`. Raises SpecError when there are two groups."""
+    user, _, own = args.one("user").partition(":")
+    group = args.one("group")
+    if own and group:
+        raise SpecError(f"`--user {user}:{own}` and `--group {group}` both say a group")
+    return user, group or own
+
+
 def usage(command: Command) -> str:
     """The one-line synopsis."""
     words = ["ctrmgr", command.name]

@@ -46,7 +46,10 @@ def device_get(args: Args) -> None:
     from ctrmgr.cli import table
 
     name, device, key = args.positional
-    table.print_value(device_keys.one(Record(name), device).keys.get(key, ""), args.one("format", "table"))
+    keys = device_keys.one(Record(name), device).keys
+    if key not in keys:
+        device_keys.check_key(device, keys["type"], key)
+    table.print_value(keys.get(key, ""), args.one("format", "table"))
 
 
 def given(words: list[str]) -> dict[str, str]:

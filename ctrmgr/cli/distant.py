@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from ctrmgr.cli.command import pairs
+from ctrmgr.cli.command import owner, pairs
 from ctrmgr.errors import BackendError, CtrmgrError, NotFoundError, SpecError, UnsupportedError
 from ctrmgr.remote import instances, registry
 from ctrmgr.remote.server import Server, open_server
@@ -320,7 +320,7 @@ def _enter(args: Args, command: list[str], *, shell: bool) -> int:
         return 0
     server, name = one(word)
     tty = args.flag("tty") or (not args.flag("no-tty") and os.isatty(0) and os.isatty(1))
-    wanted, group = args.one("user"), args.one("group")
+    wanted, group = owner(args)
     with server:
         user = None
         try:

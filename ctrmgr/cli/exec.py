@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.cli.command import Argument, Command, Option, pairs
+from ctrmgr.cli.command import Argument, Command, Option, owner, pairs
 from ctrmgr.errors import SpecError
 
 TYPE_CHECKING = False
@@ -25,11 +25,12 @@ def _enter(args: Args, command: list[str], *, shell: bool) -> None:
 
     if args.flag("tty") and args.flag("no-tty"):
         raise SpecError("`--tty` and `--no-tty` exclude each other")
+    user, group = owner(args)
     line = enter.words(
         args.positional[0],
         command,
-        user=args.one("user"),
-        group=args.one("group"),
+        user=user,
+        group=group,
         cwd=args.one("cwd"),
         env=pairs(args.all("env"), "KEY=VALUE"),
         tty=True if args.flag("tty") else False if args.flag("no-tty") else None,
@@ -43,7 +44,7 @@ def _enter(args: Args, command: list[str], *, shell: bool) -> None:
 
 INSTANCE = Argument("INSTANCE", "its name", complete="instance")
 OPTIONS = (
-    Option("user", "as this user, by number or by its name in the instance", short="u", metavar="USER"),
+    Option("user", "as this user (and group), by number or by name in the instance", short="u", metavar="USER[:GROUP]"),
     Option("group", "with this group, and no others", short="g", metavar="GROUP"),
     Option("cwd", "in this directory", short="C", metavar="DIRECTORY"),
     Option("env", "with this in the environment", metavar="KEY=VALUE", repeat=True),

@@ -81,7 +81,8 @@ def _number(args: Args, name: str, base: int = 10) -> int:
     except ValueError:
         found = -1
     if found < 0 or (base == 8 and found > 0o7777):
-        raise SpecError(f"`--{name} {given}`: it is no number", hint="--mode 0640, --uid 1000")
+        what = "no mode: octal, 0 to 7777" if base == 8 else "no number"
+        raise SpecError(f"`--{name} {given}`: it is {what}", hint="--mode 0640, --uid 1000")
     return found
 
 

@@ -82,10 +82,25 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
         if words[: len(parts)] == parts and (best is None or len(parts) > len(best.name.split(" "))):
             best = command
     if best is None:
-        known = ", ".join(command.name for command in commands(module) if command.name.startswith(f"{words[0]} "))
-        what = f"unknown command `{' '.join(words[:2])}`" if words[1:] else f"`{words[0]}` is no command by itself"
-        raise SpecError(what, hint=f"there are: {known}")
+        raise _unknown([command.name for command in commands(module)], words)
     return best, words[len(best.name.split(" ")) :]
+
+
+def _unknown(names: list[str], words: list[str]) -> SpecError:
+    """Of words that begin as commands do."""
+    import difflib
+
+    count = 1
+    while any(name.startswith(" ".join(words[: count + 1]) + " ") for name in names) and words[count:]:
+        count += 1
+    first = " ".join(words[:count])
+    names = [name for name in names if name.startswith(f"{first} ")]
+    everything = f"there are: {', '.join(names)}"
+    if not words[count:]:
+        return SpecError(f"`{first}` is no command by itself", hint=everything)
+    close = difflib.get_close_matches(words[count], [name.split(" ")[count] for name in names], 1)
+    hint = f"did you mean `{first} {close[0]}`?" if close else everything
+    return SpecError(f"unknown command `{first} {words[count]}`", hint=hint)
 
 
 def near(word: str) -> str:

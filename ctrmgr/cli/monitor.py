@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from ctrmgr.backend import events
+from ctrmgr.backend import events, record
 from ctrmgr.cli.command import Argument, Command, Option
 from ctrmgr.errors import SpecError
 
@@ -20,6 +20,10 @@ def run_monitor(args: Args) -> int:
     if form not in ("table", "json"):
         raise SpecError(f"`--format`: events are no {form}", hint="`--format json` is one document a line")
     watcher = events.Watcher(args.positional, args.all("type") or events.TYPES)
+    if not args.flag("quiet"):
+        known = record.names()
+        for name in (name for name in args.positional if name not in known):
+            print(f"note: there is no instance `{name}` yet", file=sys.stderr)
     try:
         show(events.Event("monitor", "watching"), form)
         while True:

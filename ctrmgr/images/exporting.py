@@ -10,7 +10,7 @@ import os
 import subprocess
 
 from ctrmgr import state
-from ctrmgr.errors import ConflictError, HostError
+from ctrmgr.errors import ConflictError, HostError, SpecError
 from ctrmgr.images.importing import disk_error, silent
 from ctrmgr.images.treetar import TreeTar
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ctrmgr.images.importing import Progress
     from ctrmgr.images.store import Image
 
+OTHERS = (".zip", ".7z", ".squashfs", ".sqfs", ".img", ".qcow2")
+"""What a name promises that this is not."""
 COMPRESSIONS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")
 
 
@@ -32,6 +34,8 @@ def export(image: Image, path: str, *, force: bool = False, progress: Progress =
     """
     if os.path.lexists(path) and not force:
         raise ConflictError(f"`{path}` is there already", hint="--force replaces it")
+    if path.lower().endswith(OTHERS):
+        raise SpecError(f"`{path}`: an image is exported as a tarball", hint=f"one of {', '.join(COMPRESSIONS)}")
     aside = f"{path}.{os.getpid()}.part"
     try:
         if not state.replaceable(path):

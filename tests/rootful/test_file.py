@@ -58,6 +58,7 @@ def test_one_file(c1: Ctr, tmp_path: Path) -> None:
     source.write_text("a")
     c1("file", "push", str(source), "c1/etc/")
     c1("file", "push", str(source), "c1/etc")
+    assert "has no user 70000" in c1("file", "push", str(source), "c1/etc/", "--uid", "70000", code=2).stderr
     assert "is a directory" in c1("file", "pull", "c1/etc", str(tmp_path / "etc"), code=2).stderr
     assert "no file `/etc/nothing`" in c1("file", "pull", "c1/etc/nothing", "-", code=3).stderr
     assert "--create-dirs" in c1("file", "push", str(source), "c1/no/where", code=3).stderr

@@ -153,7 +153,10 @@ def test_logs_follow_the_console(c1: Ctr) -> None:
 
 
 def test_freeze(c1: Ctr) -> None:
+    assert c1("exec", "c1", "--user", "1000:27", "--", "id", "-g").stdout == "27\n"
+    assert "both say a group" in c1("exec", "c1", "-u", "1:2", "-g", "3", "--", "id", code=2).stderr
     c1("freeze", "c1")
+    assert "`c1` is frozen\n\nhint: `ctrmgr unfreeze c1`" in c1("exec", "c1", "--", "id", code=4).stderr
     assert "FROZEN" in c1("list").stdout
     c1("unfreeze", "c1")
     assert c1("exec", "c1", "true").code == 0

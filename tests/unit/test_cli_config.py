@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ctrmgr import state
+from ctrmgr.backend import detach
 from ctrmgr.cli import config, profile
 from ctrmgr.cli.command import Command, parse
 from ctrmgr.errors import ConflictError, NotFoundError, SpecError
@@ -82,6 +83,10 @@ def test_a_device_is_shown_as_it_was_written(c1: Path, capsys: pytest.CaptureFix
     assert sorted(state.read_flat(f"{c1}/plan")) == sorted(plan)
     run("config device get", "c1", "eth1", "mode")
     assert capsys.readouterr().out == "0660\n"
+    with pytest.raises(ConflictError, match="`eth0` of `c1` is not attached: it is a `nic`"):
+        detach.detach("c1", "eth0")
+    with pytest.raises(SpecError, match="`moed` is not a key"):
+        run("config device get", "c1", "eth1", "moed")
     with pytest.raises(SpecError, match="is not a mode"):
         run("config device set", "c1", "eth1", "mode=rw")
 
@@ -244,6 +249,10 @@ def test_options_before_the_command(ctr: Ctr) -> None:
     assert "no instance `a`" in ctr("info", "--", "a", code=3).stderr
     assert "`-x` cannot be" in ctr("config", "show", "--", "-x", code=2).stderr
     assert "`storage` is no command by itself\n\nhint: there are: storage list\n" in ctr("storage", code=2).stderr
+    assert "did you mean `image list`?" in ctr("image", "lst", code=2).stderr
+    assert "did you mean `config device list`?" in ctr("config", "device", "lst", code=2).stderr
+    said = ctr("config", "device", code=2).stderr
+    assert "`config device` is no command by itself" in said and "config set" not in said
 
 
 def test_short_options_are_lxds(ctr: Ctr) -> None:
