@@ -7,7 +7,7 @@ import sys
 
 from ctrmgr.cli.command import owner, pairs
 from ctrmgr.errors import BackendError, CtrmgrError, NotFoundError, SpecError, UnsupportedError
-from ctrmgr.remote import instances, registry
+from ctrmgr.remote import instances, looking, registry
 from ctrmgr.remote.server import Server, open_server
 from ctrmgr.remote.wire import GoneError
 
@@ -90,7 +90,7 @@ def every(args: Args, verb: str, action: Callable[[Server, str], None]) -> int:
             if name or is_local(word):
                 raise SpecError(f"`{word}`: --all is for whole remotes", hint="REMOTE:")
             server = servers.get(remote)
-            for row in instances.listing(server):
+            for row in looking.listing(server):
                 try:
                     short = row["name"].partition(":")[2]
                     _do(args, verb, row["name"], lambda _, server=server, short=short: action(server, short))  # type: ignore[misc]
@@ -232,7 +232,7 @@ def run_list(args: Args) -> int:
 
 
 def _asking(server: Server) -> Callable[[], list[dict[str, str]]]:
-    return lambda: instances.listing(server)
+    return lambda: looking.listing(server)
 
 
 def _listed_here() -> list[dict[str, str]]:
@@ -246,18 +246,18 @@ def run_info(args: Args) -> None:
     from ctrmgr.cli.table import print_object
 
     server, name = one(args.positional[0])
-    print_object(instances.info(server, name), args.one("format", "table"))
+    print_object(looking.info(server, name), args.one("format", "table"))
 
 
 def run_logs(args: Args) -> None:
     import time
 
     server, name = one(args.positional[0])
-    seen = instances.console(server, name)
+    seen = looking.console(server, name)
     _out(seen)
     while args.flag("follow"):
         running = instances.get(server, name)["status"] != "Stopped"
-        now = instances.console(server, name)
+        now = looking.console(server, name)
         if now and now not in seen:
             # The server keeps the last part of it: what we have seen ends somewhere in that.
             tail = seen[-4096:]

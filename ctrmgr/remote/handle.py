@@ -7,7 +7,7 @@ import os
 
 from ctrmgr import entries
 from ctrmgr.errors import SpecError
-from ctrmgr.remote import devices, execute, files, images, instances, owners, snapshots, translate
+from ctrmgr.remote import devices, execute, files, images, instances, looking, owners, snapshots, translate
 from ctrmgr.remote.server import Server, open_server
 
 TYPE_CHECKING = False
@@ -222,4 +222,4 @@ class RemoteInstance:
 
     def info(self) -> dict[str, object]:
         """What it is and what it uses."""
-        return instances.info(self.server, self.name)
+        return looking.info(self.server, self.name)
