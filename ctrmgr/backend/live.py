@@ -51,9 +51,11 @@ def change_limits(name: str, old: Rows, new: Rows) -> list[str]:
         _gpus(name, old, new)
         _shape(name, old, new)
     except HostError:
-        _gpus(name, new, old)
         joined = hierarchies(name)
-        _write(name, [row for row in limits.changes(new, old, host) if row[1] in joined], joined)
+        for _, hierarchy, file, value in limits.changes(new, old, host):
+            if hierarchy in joined:
+                ask(name, hierarchy, file, value)  # what has refused the new one may refuse this, too
+        _gpus(name, new, old)
         raise
     return waits
 
@@ -124,6 +126,14 @@ def ask(name: str, hierarchy: str, file: str, value: str) -> control.Reply:
         os.close(fd)
 
 
+WHY = {
+    errno.EINVAL: "the file does not take that value here:",
+    errno.ENODEV: "there is no such device:",
+    errno.ENOENT: "this kernel has no such file:",
+    errno.ERANGE: "the file does not take that value:",
+}
+
+
 def _write(name: str, rows: Rows, joined: set[str]) -> list[str]:
     waits = []
     for _, hierarchy, file, value in rows:
@@ -136,7 +146,7 @@ def _write(name: str, rows: Rows, joined: set[str]) -> list[str]:
         elif reply.error:
             raise HostError(
                 f"`{name}`: the kernel refuses `{file}` = `{value}`: {os.strerror(reply.error)}",
-                hint="does it use more than that already? the limits are as they were",
+                hint=f"{WHY.get(reply.error, 'does it use more than that already?')} the limits are as they were",
             )
         elif file == "dmem.max":
             ignored(name, hierarchy, file, value)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.errors import HostError, SpecError
+from ctrmgr.errors import HostError, SpecError, UnsupportedError
 from ctrmgr.spec import values
 
 TYPE_CHECKING = False
@@ -29,13 +29,19 @@ def number(value: str) -> int | None:
 
 
 def check(ask: Ask, host: Host) -> None:
-    """Raises SpecError for what no kernel takes as a size or a number, HostError for more than the host has."""
+    """Raises SpecError for what no kernel takes as a size or a number, HostError for more than the host has, UnsupportedError for pages that it has not."""
     file, value = ask.suffix, ask.value
     sized = file.startswith(SIZES) and file not in FLAGS
     found = number(value) if sized else int(value) if value.isdecimal() else None
     if (sized or file == "pids.max") and value != "max" and found is None:
         units = ", perhaps with K, M, G or T," if sized else ""
         raise SpecError(f"`{ask.key}`: `{value}` is not what the kernel takes: a number{units} or `max`")
+    page = file.split(".")[1]
+    if file.startswith("hugetlb.") and page not in host.huge_pages:
+        raise UnsupportedError(
+            f"`{ask.key}` cannot be enforced here: this host has no pages of {page}",
+            hint=f"it has {', '.join(host.huge_pages) or 'none that are huge'}",
+        )
     if sized and not file.startswith(SWAP):
         _amount(ask, found, host.memory, "bytes of memory")
     for name, counted in COUNTED:

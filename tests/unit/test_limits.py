@@ -146,6 +146,7 @@ def test_what_only_cgroup2_has(tmp_path: Path, config: dict[str, str], rows: lis
         ("hybrid", "unified.memory.low", "1M", "cgroup v1 here"),
         ("v1", "unified.dmem.max", "card0 1M", "in no hierarchy"),
         ("v2", "limits.hugepages.64KB", "1MiB", "no pages of 64KB"),
+        ("v2", "unified.hugetlb.3MB.max", "1M", "no pages of 3MB"),
     ],
 )
 def test_why_not(tmp_path: Path, layout: str, key: str, value: str, reason: str) -> None:
