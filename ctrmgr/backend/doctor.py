@@ -97,7 +97,7 @@ def _running(name: str, plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
     yield from upgrades.findings(name, plan)
     yield from _tpms(name)
     if any(row[0] == "follows-devices" for row in plan) and (text := placement.behind(name, plan)):
-        yield Finding(name, "placement", WRONG, text, mend=partial(placement.catch_up, name))
+        yield Finding(name, "placement", WRONG, text, mend=partial(_catch_up, name))
     for device in attached:
         if device.kind in ("char", "block") and not device.suspended:
             wrong = _node(init, device, plan)
@@ -216,3 +216,10 @@ def _remake(name: str, device: control.Device) -> None:
 
 def is_well(findings: Sequence[Finding]) -> bool:
     return all(finding.status != WRONG for finding in findings)
+
+
+def _catch_up(name: str) -> None:
+    """To where its devices are now. Raises HostError."""
+    with record.lock(name):
+        if repair.instance(name):
+            placement.came(record.Record(name))

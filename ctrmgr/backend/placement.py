@@ -6,7 +6,7 @@ The whole plan is staged, so that a command that is killed is finished or undone
 
 from __future__ import annotations
 
-from ctrmgr.backend import leases, record, repair
+from ctrmgr.backend import leases, record
 from ctrmgr.backend.record import crash
 from ctrmgr.devices import rows as parts
 from ctrmgr.errors import CtrmgrError, HostError
@@ -98,13 +98,6 @@ def behind(name: str, plan: Rows) -> str:
         f"CPUs {wanted.get('cpuset.cpus', 'of any number')} of NUMA node {wanted.get('cpuset.mems', 'of any number')}"
     )
     return f"its devices are at {place}, where the next change of it or of its devices takes it"
-
-
-def catch_up(name: str) -> None:
-    """To where its devices are now. Raises HostError."""
-    with record.lock(name):
-        if repair.instance(name):
-            came(record.Record(name))
 
 
 def _follow(own: record.Record, plan: Rows, new: Rows) -> None:

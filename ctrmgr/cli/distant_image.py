@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ctrmgr.remote.passing import Passage
     from ctrmgr.remote.server import Server
 
-COLUMNS = ("alias", "fingerprint", "description", "architecture", "size", "created")
-
 
 def _split(word: str) -> tuple[registry.Remote | None, str]:
     """The remote (None for this machine) and the image."""
@@ -41,20 +39,20 @@ def is_stream(remote: registry.Remote) -> bool:
 
 
 def image_list(args: Args) -> None:
-    from ctrmgr.cli import image, table
+    from ctrmgr.cli import image_rows, table
 
     people = args.one("format", "table") == "table"
     rows: list[dict[str, object]] = []
     for word in args.positional:
         remote, part = _split(word)
         if remote is None:
-            found = image.rows(people)
+            found = image_rows.rows(people)
         elif is_stream(remote):
             found = _stream_rows(remote, people)
         else:
             found = _server_rows(args, remote, people)
         rows += [row for row in found if not part or any(part in name for name in row["alias"])]  # type: ignore[attr-defined]
-    table.print_rows(COLUMNS, rows, args.one("format", "table"), spare=image.SPARE)
+    table.print_rows(image_rows.COLUMNS, rows, args.one("format", "table"), spare=image_rows.SPARE)
 
 
 def _server_rows(args: Args, remote: registry.Remote, people: bool) -> list[dict[str, object]]:
@@ -221,7 +219,7 @@ def _give(server: Server, fingerprint: str, paths: list[str], alias: str) -> str
         return fingerprint
     fingerprint = images.send(server, paths)
     if alias:
-        copying.name_it(server, fingerprint, alias)
+        images.name_it(server, fingerprint, alias)
     return fingerprint
 
 
@@ -350,7 +348,7 @@ def publish(args: Args) -> None:
                 with distant_copy.as_image(args, source, passage) as blocks:
                     fingerprint = copying.send_image(target, blocks, passage)
                 if alias:
-                    copying.name_it(target, fingerprint, alias)
+                    images.name_it(target, fingerprint, alias)
                 passage.gone(passing.IMAGE, target)
             else:
                 fingerprint = publish_here(args, source, alias, passage)

@@ -10,7 +10,6 @@ import sys
 from functools import partial
 
 from ctrmgr.cli import distant
-from ctrmgr.cli.distant_config import Asked
 from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError
 from ctrmgr.remote import cluster, images, instances, placement, registry, wanted
 from ctrmgr.remote.server import StaleError, quoted
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ctrmgr.cli.command import Args
+    from ctrmgr.cli.distant_config import Asked
     from ctrmgr.remote.cluster import Answers, Row
     from ctrmgr.remote.placement import Request, Verdict
     from ctrmgr.remote.server import Server
@@ -136,7 +136,8 @@ def pinned(asked: Asked, best: Verdict) -> Asked:
     chosen, keys = wanted.pinned(effective(asked)[1] if best.units else {}, best)
     made.devices = {name: _told(keys) for name, keys in {**made.devices, **chosen}.items()}
     made.config = {**made.config, **keys}
-    attempt = Asked(asked.server, asked.name, asked.image, asked.profiles, made)
+    attempt = copy.copy(asked)
+    attempt.made = made
     attempt.target = best.member.name
     return attempt
 

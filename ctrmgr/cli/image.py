@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 
+from ctrmgr.cli import image_rows
 from ctrmgr.cli.command import Argument, Command, Option
 from ctrmgr.errors import ConflictError, NotFoundError
 from ctrmgr.images import store
@@ -26,12 +27,6 @@ def _dry(args: Args, text: str) -> bool:
         print(text)
         return True
     return False
-
-
-def _created(image: store.Image) -> str:
-    from ctrmgr.cli import table
-
-    return table.moment(int(image.metadata.get("created", "0")))
 
 
 def names_remote(word: str) -> bool:
@@ -66,37 +61,7 @@ def image_list(args: Args) -> None:
     if args.positional:
         raise NotFoundError(f"no remote `{args.positional[0].partition(':')[0]}`", hint="`ctrmgr remote list`")
     form = args.one("format", "table")
-    table.print_rows(COLUMNS, rows(form == "table"), form, spare=SPARE)
-
-
-COLUMNS = ("alias", "fingerprint", "description", "architecture", "size", "created")
-SPARE = ("architecture", "created")
-
-
-def rows(people: bool) -> list[dict[str, object]]:
-    """The images of the store."""
-    from ctrmgr.cli import table
-    from ctrmgr.errors import CtrmgrError
-
-    names: dict[str, list[str]] = {}
-    for alias, fingerprint in store.aliases():
-        names.setdefault(fingerprint, []).append(alias)
-    found: list[dict[str, object]] = []
-    for fingerprint in store.fingerprints():
-        row: dict[str, object] = {"alias": names.get(fingerprint, [])}
-        row["fingerprint"] = fingerprint[:12] if people else fingerprint
-        try:
-            image = store.load(fingerprint)
-        except CtrmgrError as error:
-            row["description"] = f"(broken: {error.message})"
-        else:
-            bytes_ = int(image.metadata.get("size", "0"))
-            row["description"] = image.metadata.get("description", "")
-            row["architecture"] = image.metadata.get("architecture", "")
-            row["size"] = table.size(bytes_) if people else bytes_
-            row["created"] = _created(image)[: 10 if people else None]
-        found.append(row)
-    return found
+    table.print_rows(image_rows.COLUMNS, image_rows.rows(form == "table"), form, spare=image_rows.SPARE)
 
 
 def image_info(args: Args) -> None:
@@ -110,7 +75,7 @@ def image_info(args: Args) -> None:
     fields["rootfs"] = image.rootfs
     fields["used by"] = removal.users(image.fingerprint)
     form = args.one("format", "table")
-    fields["created"] = _created(image)
+    fields["created"] = image_rows.created(image)
     size = int(image.metadata.get("size", "0"))
     fields["size"] = table.size(size) if form == "table" else size
     if image.metadata.get("halt-signal", "").isdecimal():

@@ -314,4 +314,4 @@ def failure(subject: str, step: str, detail: str, code: int) -> CtrmgrError:
     """The error that a monitor's or helper's report becomes. `subject` is what the user named."""
     from ctrmgr.kernel import failures
 
-    return failures.error(subject, step, detail, code)
+    return failures.error(subject, step, shown(detail.encode()), code)

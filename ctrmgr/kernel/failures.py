@@ -8,7 +8,7 @@ import os
 
 from ctrmgr import state
 from ctrmgr.errors import ConflictError, CtrmgrError, HelperError, HostError, NotFoundError, SpecError, UnsupportedError
-from ctrmgr.kernel import control, missing
+from ctrmgr.kernel import missing
 
 CONFLICTS = (errno.EEXIST, errno.EBUSY, errno.ENOENT, errno.ENOSPC, errno.EALREADY, errno.ENODEV)
 BAD_PLACES = {
@@ -21,7 +21,6 @@ BAD_PLACES = {
 
 def error(subject: str, step: str, detail: str, code: int) -> CtrmgrError:
     """What `control.failure` gives."""
-    detail = control.shown(detail.encode())
     known = missing.feature(subject, step, detail, code) or _by_step(subject, step, detail, code)
     if known is not None:
         return known

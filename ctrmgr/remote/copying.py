@@ -143,19 +143,6 @@ def _unmade(server: Server, operation: str) -> bool:
         return False
 
 
-def name_it(server: Server, fingerprint: str, alias: str) -> None:
-    """Give an image that was just made its alias; when that fails, it goes again, or it is said that it is there."""
-    from ctrmgr.remote import images
-
-    try:
-        images.set_alias(server, alias, fingerprint)
-    except BaseException as error:
-        left = forget_image(server, fingerprint)
-        if left and isinstance(error, CtrmgrError):
-            error.hint = f"image `{fingerprint[:12]}` is left on `{server.name}`: {left}"
-        raise
-
-
 def refuse_if_running(server: Server, name: str, found: Mapping[str, Any]) -> None:
     if not instances.rests(server, name, found):
         label = instances.label(server, name)

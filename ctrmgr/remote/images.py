@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctrmgr.errors import BackendError, ConflictError, NotFoundError
+from ctrmgr.errors import BackendError, ConflictError, CtrmgrError, NotFoundError
 from ctrmgr.remote import registry
 from ctrmgr.remote.server import Server, of, quoted
 
@@ -75,13 +75,11 @@ def known(server: Server, alias: str) -> str:
 
 def upload(server: Server, path: str, alias: str) -> str:
     """Bring an image (a tarball of LXD's form) to a server under an alias; returns its fingerprint."""
-    from ctrmgr.remote import copying
-
     fingerprint = hashed([path])
     if fingerprint in fingerprints(server):
         set_alias(server, alias, fingerprint)  # whoever brought it came no further
     else:
-        copying.name_it(server, send(server, [path]), alias)
+        name_it(server, send(server, [path]), alias)
     return fingerprint
 
 
@@ -131,6 +129,19 @@ def set_alias(server: Server, alias: str, fingerprint: str, *, force: bool = Fal
         raise ConflictError(
             f"on `{server.name}` alias `{alias}` stands for image `{taken[:12]}`", hint="--force moves it"
         )
+
+
+def name_it(server: Server, fingerprint: str, alias: str) -> None:
+    """Give an image that was just made its alias; when that fails, it goes again, or it is said that it is there."""
+    from ctrmgr.remote import copying
+
+    try:
+        set_alias(server, alias, fingerprint)
+    except BaseException as error:
+        left = copying.forget_image(server, fingerprint)
+        if left and isinstance(error, CtrmgrError):
+            error.hint = f"image `{fingerprint[:12]}` is left on `{server.name}`: {left}"
+        raise
 
 
 def drop_alias(server: Server, alias: str) -> None:
