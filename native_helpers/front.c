@@ -6,6 +6,7 @@
 #include "common.h"
 
 #include <ctype.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -83,7 +84,8 @@ static const char *read_line(char **word, char **into)
 		if (!o->has_value)
 			continue;
 		value = value ? value : *++word;
-		if (!value || !*value || (!strcmp(o->name, "--env") && (*value == '=' || !strchr(value, '='))))
+		if (!value || !*value || (!strcmp(o->name, "--env") && (*value == '=' || !strchr(value, '='))) ||
+		    (o->letter == 'u' && strchr(value, ':'))) /* USER:GROUP */
 			return NULL;
 		*into++ = (char *)value;
 	}
@@ -135,6 +137,18 @@ static void become_exec(const char *here, int count, char **words)
 	execve(program, argument, environment);
 }
 
+/* Python answers ctrl-c with a traceback until our own code runs: that lets it through when it can hear it
+ * (cli/main.py). */
+static void become_python(const char *program, char **argv)
+{
+	sigset_t held;
+
+	sigemptyset(&held);
+	sigaddset(&held, SIGINT);
+	sigprocmask(SIG_BLOCK, &held, NULL);
+	execv(program, argv);
+}
+
 int main(int argc, char **argv)
 {
 	char here[4096], *slash;
@@ -160,7 +174,7 @@ int main(int argc, char **argv)
 	    (own.st_dev == other.st_dev && own.st_ino == other.st_ino))
 		errno = ENOENT;
 	else
-		execv(here, argv);
+		become_python(here, argv);
 	fprintf(stderr, "error: `%s`: %s\n\nhint: is ctrmgr installed whole?\n", here, strerror(errno));
 	return 7;
 }

@@ -186,6 +186,13 @@ def speak_utf8() -> None:
             stream.reconfigure(encoding="utf-8", errors=errors)
 
 
+def hear_interrupts() -> None:
+    """Ctrl-c, which the program on the PATH holds back while Python starts: that would answer it with a traceback."""
+    import _signal  # type: ignore[import-not-found]  # the library's own makes enums of it
+
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
+
+
 def main() -> int:
     """The `ctrmgr` program. Returns the exit code."""
     words = sys.argv[1:] or ["help"]
@@ -194,6 +201,7 @@ def main() -> int:
             setattr(sys, name, open(os.devnull, mode))
     speak_utf8()
     try:
+        hear_interrupts()
         code = run(words)
         try:
             sys.stdout.flush()

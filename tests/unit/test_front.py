@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from ctrmgr.cli import command, exec
 from ctrmgr.errors import CtrmgrError
 from ctrmgr.kernel import helper
+from tests.conftest import ROOT
 
 SAY = "#!/bin/sh\nprintf '%s\\0' {} \"$@\"\n"
 COMMAND = next(each for each in exec.COMMANDS if each.name == "exec")
@@ -72,7 +74,7 @@ def meant(line: list[str]) -> tuple[dict[str, str], list[str], list[str], list[s
 
 
 WORD = st.sampled_from(
-    ["c1", "c2", "r:c1", "ls", "--", "-", "-l", "-u", "-u0", "--user", "--user=a", "--user=", "-g", "-gwheel", "--group=7",
+    ["c1", "c2", "r:c1", "ls", "--", "-", "-l", "-u", "-u0", "-u1:2", "--user", "--user=a", "--user=", "-g", "-gwheel", "--group=7",
      "-C", "--cwd=/tmp", "--env", "--env=A=1", "--env=A=2", "--env=B=x=y", "--env==1", "--env=A", "A=1", "-t", "-T", "-tT",
      "--tty", "--no-tty", "--tty=1", "--us", "--debug", "--dry-run", "-f", "json", "-q", "-h", "", "ä", "a b", "--user=--"]
 )  # fmt: skip
@@ -118,10 +120,24 @@ def test_what_everybody_writes_needs_no_python(installed: Installed) -> None:
 @pytest.mark.parametrize(
     "words",
     [(), ("list",), ("exec",), ("exec", "c1"), ("exec", "c2", "ls"), ("exec", "c1", "--help"), ("exec", "host:c1", "ls"),
-     ("exec", "c1", "--tty", "--no-tty", "ls"), ("exec", "--debug", "c1", "ls"), ("shell", "c1")],
+     ("exec", "c1", "--tty", "--no-tty", "ls"), ("exec", "--debug", "c1", "ls"), ("shell", "c1"),
+     ("exec", "-u", "1000:1000", "c1", "ls")],
 )  # fmt: skip
 def test_all_else_is_pythons(installed: Installed, words: tuple[str, ...]) -> None:
     assert installed(*words) == ["python", *words]
+
+
+def test_ctrl_c_while_python_starts(tmp_path: Path) -> None:
+    """It is held back, and heard by our own code: no traceback, whenever it comes."""
+    made = Installed(tmp_path)
+    program = tmp_path / "bin/ctrmgr"
+    program.write_text(
+        f"#!{sys.executable} -IS\nimport os, sys\nos.kill(os.getpid(), 2)\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from ctrmgr.cli.main import program\nprogram()\n"
+    )
+    done = subprocess.run([made.front, "list"], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    os.close(made.state)
 
 
 def test_an_instance_whose_monitor_is_gone(installed: Installed) -> None:
