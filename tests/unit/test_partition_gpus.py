@@ -36,7 +36,6 @@ from ctrmgr.errors import (
     SpecError,
     UnsupportedError,
 )
-from ctrmgr.kernel import attribute
 from ctrmgr.partition import nvml
 from tests import trees
 from tests.conftest import ROOT
@@ -230,13 +229,9 @@ def test_what_cannot_be_divided(tmp_path: Path) -> None:
     root = tmp_path / "root"
     trees.unpack(root, "aic100", "disks")
     with on(Tree(root), tmp_path):
+        rows = parts.rows("g", {"type": "accel", "partition": "cores=2"})
         with pytest.raises(NotFoundError, match="this machine has no device that can be divided") as error:
-            giving.settle(
-                "x",
-                [["name", "x"], *parts.rows("g", {"type": "accel", "partition": "cores=2"})],
-                repair.instance,
-                starts=True,
-            )
+            giving.settle("x", [["name", "x"], *rows], repair.instance, starts=True)
         assert "none of the calls of Linux's driver `qaic` makes a partition" in str(error.value.hint)
         assert "`DRM_IOCTL_QAIC_PART_DEV` was taken out before" in str(error.value.hint)
         optional = plan_of("x", "cores=2", required="false")
@@ -450,13 +445,3 @@ def test_mig_killed(tmp_path: Path, step: str) -> None:
         stop("y")
         assert (mig(tree), held.everything()) == ("", [])
         assert tree.everything() == before
-
-
-def test_the_kernel_refuses(tmp_path: Path) -> None:
-    """What comes of the errors of a write."""
-    with pytest.raises(UnsupportedError, match="No such file"):
-        attribute.write(f"{tmp_path}/nothing", "1")
-    with pytest.raises(ConflictError, match="No space left on device"):
-        attribute.write("/dev/full", "1")
-    with pytest.raises(HostError, match="Is a directory"):
-        attribute.write(str(tmp_path), "1")
