@@ -39,6 +39,9 @@ def admit(wanted: Sequence[Lease], there: Sequence[Lease]) -> None:
         mine = max((lease for lease in wanted if lease.id == id), key=_amount)
         others = [each for each in there if each.keeps and each.id == id and each.instance != mine.instance]
         region, capacity = leases.shown(id).removeprefix(MEMORY), int(mine.mode.rpartition(":")[2])
+        above, folder = _above(region)
+        whose = f"memory that `{folder}` keeps" if above < capacity else "memory"
+        capacity = int(min(above, capacity))
         strangers = dict(_strangers(region))
         if _amount(mine) > _left(capacity, others, strangers):
             for other in [other for other in others if leases.is_stale(other, mine.instance)]:
@@ -49,9 +52,19 @@ def admit(wanted: Sequence[Lease], there: Sequence[Lease]) -> None:
             has = [f"`{name}` has {_said(amount)}" for name, amount in sorted({**_sums(others), **strangers}.items())]
             raise ConflictError(
                 f"device `{mine.device}`: {_said(_amount(mine))} of `{region}` cannot be kept for `{mine.instance}`: of "
-                f"{_said(capacity)} of memory {_said(left)} are promised to nobody",
+                f"{_said(capacity)} of {whose} {_said(left)} are promised to nobody",
                 hint=", ".join(has),
             )
+
+
+def _above(region: str) -> tuple[float, str]:
+    """What the cgroups above that of all instances have of device memory, and which of them has the least."""
+    top, path = cgroup.read().unified, os.path.dirname(state.cgroup_parent())
+    return (
+        cgroup.least_guaranteed(top, path, "dmem.min", region)
+        if top and region.startswith("drm/")
+        else (float("inf"), "")
+    )
 
 
 def _amount(lease: Lease) -> int:

@@ -41,7 +41,7 @@ class Files:
             return True
         subject, parent = actual.rpartition(" ")[0], os.path.dirname(self.path)
         own, ours = (cgroup.guaranteed(f"{self.unified}/{path}", file, subject) for path in (self.path, parent))
-        return own <= ours and not cgroup.keeps_less(self.unified, os.path.dirname(parent), file, subject, ours)
+        return own <= ours <= cgroup.least_guaranteed(self.unified, os.path.dirname(parent), file, subject)[0]
 
     def text(self, hierarchy: str, file: str) -> str:
         """ "" where there is none, which is what a v1 hierarchy says that the instance is not in."""

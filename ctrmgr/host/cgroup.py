@@ -76,16 +76,17 @@ def guaranteed(folder: str, file: str, subject: str) -> float:
     return float("inf") if said == ["max"] else int(said[0]) if said and said[0].isdecimal() else 0
 
 
-def keeps_less(mount: str, path: str, file: str, subject: str, amount: float) -> str:
-    """The first cgroup, from `path` below a mount upwards, that has less of a guarantee than `amount`: the kernel keeps no more than
-    that for those below. "" where all have it; the host's top-most one, which has no such file, keeps everything."""
+def least_guaranteed(mount: str, path: str, file: str, subject: str) -> tuple[float, str]:
+    """Of the cgroups from `path` below a mount upwards the one that has the least of a guarantee, and how much that is: the kernel keeps
+    no more than that for those below. The host's top-most one, which has no such file, keeps everything."""
+    found = float("inf"), ""
     while True:
         folder = os.path.normpath(f"{mount}/{path}")
         is_top = folder == os.path.normpath(mount)
-        if guaranteed(folder, file, subject) < amount and not (is_top and not os.path.exists(f"{folder}/{file}")):
-            return folder
+        if not is_top or os.path.exists(f"{folder}/{file}"):
+            found = min(found, (guaranteed(folder, file, subject), folder))
         if is_top:
-            return ""
+            return found
         path = os.path.dirname(path)
 
 

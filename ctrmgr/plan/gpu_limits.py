@@ -229,13 +229,14 @@ def _kept_above(target: Target, region: str, size: int) -> None:
     """The cgroup of all instances gets what they have together; those above it, if there are any, are not ours to change."""
     root = target.host.root.rstrip("/")
     above = os.path.dirname(state.cgroup_parent())
-    less = cgroup.keeps_less(f"{root}{target.host.cgroups.unified}", above, DMEM[RESERVE], region, size)
-    if less:
+    mount = f"{root}{target.host.cgroups.unified}"
+    amount, folder = cgroup.least_guaranteed(mount, above, DMEM[RESERVE], region)
+    if amount < size:
+        folder = folder.removeprefix(root)
         raise target.impossible(
             RESERVE,
-            f"of `{region}` the cgroup above, `{less.removeprefix(root)}`, keeps "
-            f"{cgroup.guaranteed(less, DMEM[RESERVE], region)} bytes for all that is in it",
-            f"root can: `echo '{region} {size}' >{less.removeprefix(root)}/{DMEM[RESERVE]}`; {HINT}",
+            f"of `{region}` the cgroup above, `{folder}`, keeps {amount} bytes for all that is in it",
+            f"root can: `echo '{region} {size}' >{folder}/{DMEM[RESERVE]}`; {HINT}",
         )
 
 

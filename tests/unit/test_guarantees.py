@@ -141,6 +141,7 @@ def machine() -> Iterator[Machine]:
             patch.object(control, "ask", ask),
             patch.object(live, "change_limits", change),
             patch.object(guarantees, "_strangers", lambda region: iter(())),
+            patch.object(guarantees, "_above", lambda region: (float("inf"), "")),
         ):
             for name in "xyz":
                 os.makedirs(record.home(name))
@@ -264,6 +265,25 @@ def test_other_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "max/cgroup.events").write_text("populated 1\n")
     assert sum(dict(guarantees._strangers(REGION)).values()) > 1 << 60
     assert not dict(guarantees._strangers("0000:18:00.0"))
+
+
+def test_together_no_more_than_the_cgroup_above_keeps(tmp_path: Path) -> None:
+    above = guarantees._above
+    (tmp_path / "a.slice").mkdir()
+    (tmp_path / "a.slice/dmem.min").write_text(f"{REGION} 8\n")
+    with (
+        machine() as now,
+        patch.object(guarantees, "_above", above),
+        patch.object(cgroup, "read", lambda: cgroup.Cgroups(str(tmp_path), frozenset(), {})),
+        patch.dict(os.environ, {"CTRMGR_CGROUP_PARENT": "a.slice/ctrmgr"}),
+    ):
+        assert now.command("start", "x", 3, "") == 0
+        said = f"of 8 bytes of memory that `{tmp_path}/a.slice` keeps 5 bytes are promised to nobody"
+        with pytest.raises(ConflictError, match=said):
+            leases.take("y", [lease(6)])
+        leases.take("y", [lease(5)])
+        os.environ["CTRMGR_CGROUP_PARENT"] = "ctrmgr"
+        leases.take("y", [lease(7)])
 
 
 def test_another_limit_on_a_gpu_that_has_one() -> None:
