@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""AMD's memory modes: asked for, and had when the driver is loaded anew."""
+"""AMD's memory modes: asked for, and had when the driver is loaded anew; and a partition that somebody has by other keys."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from ctrmgr.backend import held, partition_modes
+from ctrmgr.backend import held, leases, named_partitions, partition_modes
 from ctrmgr.cli import main
 from ctrmgr.errors import ConflictError, SpecError
-from tests.gpu_machines import Amd, on
+from tests.gpu_machines import Amd, Xe, on
 from tests.unit.test_partition_gpus import parts_now, start, stop
 
 
@@ -59,3 +61,21 @@ def test_amd_memory_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         with pytest.raises(SpecError, match="has no mode `NPS1`") as old:
             partition_modes.switch(Amd.ID, "NPS1")
         assert old.value.hint == "it has NPS4"
+
+
+def test_what_somebody_has_by_other_keys_is_not_ended(tmp_path: Path) -> None:
+    with on(Xe(tmp_path / "root"), tmp_path) as tree:
+        assert isinstance(tree, Xe)
+        before = tree.everything()
+        named_partitions.create("big", Xe.ID, "memory=8589934592")
+        os.makedirs(leases.folder())
+        file = Path(leases.folder(), f"pci:{Xe.VFS[0]} shared other g")
+        file.touch()
+        with (
+            patch.object(leases, "is_stale", lambda lease, instance: False),
+            pytest.raises(ConflictError, match="partition `big` is in use") as error,
+        ):
+            named_partitions.delete("big")
+        assert error.value.hint == "other/g has it"
+        named_partitions.delete("big")  # there is no such instance any more
+        assert tree.everything() == before
