@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 
 #define HOOK_MS 70000
+#define DAY_MS  86400000
 
 static _Noreturn void give_up(struct child *c, const char *step, const char *detail)
 {
@@ -146,6 +147,16 @@ static _Noreturn void become_hooks(const struct child *c, int says)
 	_exit(127);
 }
 
+int child_hooks_ms(const struct plan *p)
+{
+	int64_t ms = HOOK_MS;
+
+	for (size_t i = 0; i < p->hooks; i++)
+		if (p->hook[i].name && !strcmp(p->hook[i].word[0], "run"))
+			ms += atoi(p->hook[i].word[1]) * INT64_C(1000);
+	return ms < HOOK_MS ? HOOK_MS : ms > DAY_MS ? DAY_MS : (int)ms;
+}
+
 /* What devices want done inside, before init may need it. The image's own programs run in it, as the instance's root
  * and confined like everything else; they must not look into us, who still have the host's descriptors, nor keep us. */
 static void run_hooks(struct child *c)
@@ -153,16 +164,13 @@ static void run_hooks(struct child *c)
 	char said[200] = "";
 	OWNED int process = -1;
 	int channel[2], status = 0;
-	int ms = HOOK_MS;
+	int ms = child_hooks_ms(&c->m->plan);
 	size_t length = 0;
 	ssize_t got;
 	pid_t pid;
 
 	if (!c->m->plan.hooks)
 		return;
-	for (size_t i = 0; i < c->m->plan.hooks; i++)
-		if (!strcmp(c->m->plan.hook[i].word[0], "run"))
-			ms += atoi(c->m->plan.hook[i].word[1]) * 1000;
 	if (prctl(PR_SET_DUMPABLE, 0) || pipe2(channel, O_CLOEXEC) || (pid = fork()) < 0)
 		give_up(c, "run the hooks", "fork");
 	if (!pid)

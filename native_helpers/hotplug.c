@@ -14,6 +14,7 @@
 #include <sys/sysmacros.h>
 
 #define BACKLOG     (1 << 20)
+#define BURST       64
 #define KERNEL_ONLY 1 /* the other group is what udev says */
 
 static void trim(char *text)
@@ -372,7 +373,8 @@ void hotplug_serve(struct monitor *m)
 	struct sockaddr_nl from = {0};
 	struct iovec part = {text, UEVENT_MAX};
 
-	for (;;) {
+	/* then others are served, and the rest is read the next time: who has a device can let the kernel tell of it */
+	for (int left = BURST; left; left--) {
 		struct msghdr message = {
 			.msg_name = &from, .msg_namelen = sizeof(from), .msg_iov = &part, .msg_iovlen = 1};
 		ssize_t size = recvmsg(m->uevents, &message, MSG_DONTWAIT);

@@ -18,6 +18,7 @@
 #include <time.h>
 
 #define CLOSED_MS    100
+#define CONSOLE_LAST 64            /* readings, of a page each */
 #define RUN_SHORT_NS 5000000000ull /* an init that ends sooner is not restarted at once */
 
 int64_t now_ms(void)
@@ -117,7 +118,8 @@ static void let_go(struct monitor *m)
 static _Noreturn void finish(struct monitor *m)
 {
 	control_trace_end(m);
-	while (m->console >= 0 && log_console(m))
+	/* what is in it: who has it open elsewhere, handed on by an init that gave it up, could write for ever */
+	for (int left = CONSOLE_LAST; left && m->console >= 0 && log_console(m); left--)
 		;
 	record_exit(m);
 	mount_end(m);

@@ -136,6 +136,7 @@ struct child {
 	int slave;                  /* of the console, received late: -1 until then */
 };
 _Noreturn void child_main(struct child *c);
+int child_hooks_ms(const struct plan *p); /* that it gives them */
 
 /* parts.c. A transaction is `client`'s, as control.c counts them, or STARTING's. */
 int part_prepare(struct monitor *m, const struct ctl_device *wanted, int client, int source, const char *text,

@@ -7,6 +7,7 @@
 #include "shape.h"
 
 #include <arpa/inet.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -16,6 +17,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
+
+#define SLACK_MS 10000
 
 static int take_lock(struct monitor *m, struct failure *f)
 {
@@ -144,6 +147,13 @@ static int link_up(struct monitor *m, struct net_inside *inside, struct failure 
 	return p->ingress || p->egress || p->priority != UINT32_MAX ? limit_link(p, f) : 0;
 }
 
+/* How long hooks may take, or -1: until then nothing of the instance's runs. What an image's own program has stopped or
+ * frozen before init runs goes with it. */
+static int patience(const struct plan *p)
+{
+	return p->hooks ? 2 * child_hooks_ms(p) + SLACK_MS : -1;
+}
+
 /* The last byte, with the console. */
 static int release_init(struct start *s, int slave, struct failure *f)
 {
@@ -161,6 +171,9 @@ static int release_init(struct start *s, int slave, struct failure *f)
 	memcpy(CMSG_DATA(&control.header), &slave, sizeof(slave));
 	if (sendmsg(s->sync, &message, MSG_NOSIGNAL) != 1)
 		return fail(f, "talk to init", "sendmsg");
+	errno = ETIMEDOUT;
+	if (!poll(&(struct pollfd){s->report, POLLIN, 0}, 1, patience(&s->m->plan)))
+		return fail(f, "run init", "its hooks do not end");
 	said = read(s->report, f, sizeof(*f));
 	if (said == (ssize_t)sizeof(*f))
 		return -1;
