@@ -70,6 +70,7 @@ def test_every_step_is_tested() -> None:
             "rootful/test_cdi_hooks",
             "rootful/test_tpm",
             "unit/test_guarantees",
+            "remote/test_faults",
         )
     )
     assert [step for step in steps - set(STEPS) if f'"{step}"' not in others] == []
