@@ -43,7 +43,7 @@ def sh(ctr: Ctr, script: str, name: str = "c1", code: int | None = 0) -> str:
     return done.stdout + done.stderr
 
 
-BUSY = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done"
+BUSY = "i=0; while [ $i -lt 120000 ]; do i=$((i+1)); done"
 
 
 def throttled(ctr: Ctr, name: str) -> tuple[float, float]:
@@ -62,7 +62,7 @@ def test_cpu_quota(ctr: Ctr) -> None:
     launch(ctr, limits_cpu_allowance="50ms/100ms")
     launch(ctr, "c2")
     used, wall = throttled(ctr, "c1")
-    assert wall > 1.5 * used
+    assert wall > 1.3 * used, "two periods may follow each other without a pause"
     ctr("config", "set", "c1", "limits.cpu.allowance=20ms/100ms")
     used, wall = throttled(ctr, "c1")
     assert wall > 3.5 * used
