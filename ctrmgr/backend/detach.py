@@ -98,11 +98,11 @@ def take(
 
 def _absent(own: record.Record, device: str) -> CtrmgrError:
     """Why a device cannot be taken: there is none, or it is of a type that stays as long as the instance runs."""
-    from ctrmgr.backend import device_keys
+    from ctrmgr.plan import profiled
 
     hint = f"`ctrmgr config device list {own.name}` shows those that it has"
     try:
-        found = device_keys.known(own).get(device)
+        found = profiled.devices(own.profiles, own.devices).get(device)
     except CtrmgrError:  # its profiles are another matter
         found = None
     if found is None:
