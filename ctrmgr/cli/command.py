@@ -62,7 +62,7 @@ class Argument:
         self.distant = distant or complete == "instance"
         """Whether a colon in it means another machine (`host2:c1`)."""
         self.complete = complete
-        """What shells complete here: `instance`, `attached` (its devices), `image`, `profile`, `device`, `device-kind`, `cdi`, `partition`, `remote`, `file` or nothing."""
+        """What shells complete here: `instance`, what it has (`attached` and `configured` devices, `snapshot`), keys (`key`, `setting` with an equals sign, …), `image`, `profile`, `device`, `device-kind`, `cdi`, `partition`, `remote`, `file` or nothing."""
 
 
 class Args:

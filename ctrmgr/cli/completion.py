@@ -16,6 +16,7 @@ _ctrmgr() {
     local IFS=$'\\n'
     COMPREPLY=($(compgen -W "$(ctrmgr completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "$2"))
     [[ ${#COMPREPLY[@]} -gt 0 ]] || COMPREPLY=($(compgen -f -- "$2"))
+    if [[ ${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2>/dev/null; fi
 }
 complete -o filenames -F _ctrmgr ctrmgr
 """,
@@ -24,7 +25,12 @@ complete -o filenames -F _ctrmgr ctrmgr
 _ctrmgr() {
     local -a found
     found=("${(@f)$(ctrmgr completion words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-    [[ -n "${found[1]}" ]] && compadd -- "${found[@]}" || _files
+    if [[ -n "${found[1]}" ]]; then
+        compadd -S '' -- "${(@M)found:#*=}"
+        compadd -- "${(@)found:#*=}"
+    else
+        _files
+    fi
 }
 compdef _ctrmgr ctrmgr
 """,
@@ -64,12 +70,55 @@ def words(line: list[str]) -> list[str]:
         return [f"--{option.name}" for option in best.options]
     for option in best.options:
         if before[-1] in (f"--{option.name}", f"-{option.short}") and option.metavar and not option.bare:
-            return list(option.choices) or things(option.metavar.lower())
+            return list(option.choices) or things(METAVARS.get(option.metavar, option.metavar.lower()))
     given = [word for word in before[len(best.name.split(" ")) :] if not word.startswith("-")]
     if not best.arguments:
         return []
     kind = best.arguments[min(len(given), len(best.arguments) - 1)].complete
-    return attached(given[0]) if kind == "attached" else things(kind)
+    return of_instance(kind, given) or things(kind)
+
+
+METAVARS = {"KEY=VALUE": "setting"}
+"""What completes the value of an option, where its word is not that itself."""
+
+
+def of_instance(kind: str, given: list[str]) -> list[str]:
+    """What belongs to the instance that is named first, and to its device that is named then."""
+    from ctrmgr.errors import CtrmgrError
+
+    try:
+        if kind == "attached":
+            return attached(given[0])
+        if kind == "snapshot":
+            from ctrmgr.backend import snapshots
+
+            return [str(row["name"]) for row in snapshots.listing(given[0])]
+        if kind in ("configured", "device-key", "device-setting"):
+            from ctrmgr.backend import device_keys, record
+
+            known = device_keys.known(record.Record(given[0]))
+            if kind == "configured":
+                return sorted(known)
+            return of_type(known[given[1]].keys["type"], "=" if kind == "device-setting" else "")
+        if kind == "new-device":
+            return of_new(given[2:])
+        if kind == "typed-setting":
+            return of_type(given[2], "=")
+    except (CtrmgrError, LookupError):
+        pass
+    return []
+
+
+def of_new(words: list[str]) -> list[str]:
+    """The keys of a device that is described, or the types that it may be of."""
+    kinds = [word.removeprefix("type=") for word in words if word.startswith("type=")]
+    return of_type(kinds[-1], "=") if kinds else [f"type={kind}" for kind in things("type")]
+
+
+def of_type(kind: str, end: str) -> list[str]:
+    from ctrmgr.devices import driver
+
+    return sorted(f"{key}{end}" for key, field in driver.load(kind).FIELDS.items() if not field.refused)
 
 
 def attached(instance: str) -> list[str]:
@@ -90,6 +139,23 @@ def things(kind: str) -> list[str]:
         from ctrmgr.backend import record
 
         return record.names()
+    if kind in ("key", "setting"):
+        from ctrmgr.spec import keys
+
+        end = "=" if kind == "setting" else ""
+        names = [name.partition("*") for name, key in keys.KEYS.items() if not key.refused]
+        return sorted({first if star else first + end for first, star, _ in names})
+    if kind == "type":
+        from ctrmgr.backend import brought
+        from ctrmgr.devices import driver
+
+        return sorted({*driver.DRIVERS, *brought.types()})
+    if kind == "shell":
+        return list(SCRIPTS)
+    if kind == "command":
+        from ctrmgr.cli import main
+
+        return sorted(main.VERBS)
     if kind == "image":
         from ctrmgr.images import store
 
@@ -131,7 +197,7 @@ COMMANDS = (
         "print the completion script of a shell",
         run_completion,
         arguments=(
-            Argument("SHELL", "bash, zsh or fish"),
+            Argument("SHELL", "bash, zsh or fish", complete="shell"),
             Argument("WORD", "for the scripts themselves", required=False, repeat=True),
         ),
     ),

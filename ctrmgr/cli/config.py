@@ -124,7 +124,7 @@ def _check(own: Record, file: str, text: str) -> ProfileSpec:
 
 
 INSTANCE = Argument("INSTANCE", "its name", complete="instance")
-KEY = Argument("KEY", "docs/reference/config.md lists them")
+KEY = Argument("KEY", "docs/reference/config.md lists them", complete="key")
 COMMANDS = (
     Command(
         "config show",
@@ -139,13 +139,16 @@ COMMANDS = (
         "config set",
         "set keys",
         config_set,
-        arguments=(INSTANCE, Argument("KEY=VALUE", "an empty value hides what a profile says", repeat=True)),
+        arguments=(
+            INSTANCE,
+            Argument("KEY=VALUE", "an empty value hides what a profile says", repeat=True, complete="setting"),
+        ),
     ),
     Command(
         "config unset",
         "take keys away, so that the profiles' count again",
         config_unset,
-        arguments=(INSTANCE, Argument("KEY", "docs/reference/config.md lists them", repeat=True)),
+        arguments=(INSTANCE, Argument("KEY", "docs/reference/config.md lists them", repeat=True, complete="key")),
     ),
     Command(
         "config edit",

@@ -123,8 +123,8 @@ def device_remove(args: Args) -> None:
 
 
 INSTANCE = Argument("INSTANCE", "its name", complete="instance")
-DEVICE = Argument("DEVICE", "the name that it has in the configuration", complete="attached")
-KEYS = Argument("KEY=VALUE", "docs/reference/devices.md lists them", repeat=True)
+DEVICE = Argument("DEVICE", "the name that it has in the configuration", complete="configured")
+KEYS = Argument("KEY=VALUE", "docs/reference/devices.md lists them", repeat=True, complete="device-setting")
 ANEW = "Limits change at once. For other keys, a device that is attached is taken and given anew."
 COMMANDS = (
     Command("config device list", "an instance's devices, and the profile of each", device_list, arguments=(INSTANCE,)),
@@ -139,7 +139,7 @@ COMMANDS = (
         "config device get",
         "the value of a device's key",
         device_get,
-        arguments=(INSTANCE, DEVICE, Argument("KEY", "docs/reference/devices.md lists them")),
+        arguments=(INSTANCE, DEVICE, Argument("KEY", "docs/reference/devices.md lists them", complete="device-key")),
     ),
     Command(
         "config device set",
@@ -153,7 +153,7 @@ COMMANDS = (
         "config device unset",
         "take keys of a device away",
         device_unset,
-        arguments=(INSTANCE, DEVICE, Argument("KEY", "their names", repeat=True)),
+        arguments=(INSTANCE, DEVICE, Argument("KEY", "their names", repeat=True, complete="device-key")),
         options=(HOLDERS_OPTION,),
         help=ANEW,
     ),
@@ -161,7 +161,11 @@ COMMANDS = (
         "config device override",
         "make a profile's device the instance's own, with other keys",
         device_override,
-        arguments=(INSTANCE, DEVICE, Argument("KEY=VALUE", "what is to be other", required=False, repeat=True)),
+        arguments=(
+            INSTANCE,
+            DEVICE,
+            Argument("KEY=VALUE", "what is to be other", required=False, repeat=True, complete="device-setting"),
+        ),
         help="Limits change at once, other keys with the next start.",
     ),
     Command(
@@ -171,15 +175,21 @@ COMMANDS = (
         arguments=(
             INSTANCE,
             DEVICE,
-            Argument("TYPE", "unix-char, gpu, nic, …"),
-            Argument("KEY=VALUE", "docs/reference/devices.md lists them", required=False, repeat=True),
+            Argument("TYPE", "unix-char, gpu, nic, …", complete="type"),
+            Argument(
+                "KEY=VALUE",
+                "docs/reference/devices.md lists them",
+                required=False,
+                repeat=True,
+                complete="typed-setting",
+            ),
         ),
     ),
     Command(
         "config device remove",
         "take devices away, as `detach-device` does",
         device_remove,
-        arguments=(INSTANCE, Argument("DEVICE", "their names", repeat=True, complete="attached")),
+        arguments=(INSTANCE, Argument("DEVICE", "their names", repeat=True, complete="configured")),
         options=(HOLDERS_OPTION,),
     ),
 )

@@ -175,6 +175,7 @@ COMMANDS = (
                 "type=unix-char|unix-block|gpu|… source= path= uid= gid= mode= …",
                 required=False,
                 repeat=True,
+                complete="new-device",
             ),
         ),
         options=(

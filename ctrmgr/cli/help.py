@@ -52,6 +52,6 @@ COMMANDS = (
         "help",
         "list the commands, or explain one",
         run_help,
-        arguments=(Argument("COMMAND", "what to explain", required=False, repeat=True),),
+        arguments=(Argument("COMMAND", "what to explain", required=False, repeat=True, complete="command"),),
     ),
 )

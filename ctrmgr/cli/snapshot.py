@@ -67,13 +67,13 @@ COMMANDS = (
         "snapshot restore",
         "put a stopped instance back to a snapshot",
         snapshot_restore,
-        arguments=(INSTANCE, Argument("NAME", "the snapshot's")),
+        arguments=(INSTANCE, Argument("NAME", "the snapshot's", complete="snapshot")),
         help="Its files, its own keys and its own devices become what they were.",
     ),
     Command(
         "snapshot delete",
         "delete snapshots",
         snapshot_delete,
-        arguments=(INSTANCE, Argument("NAME", "the snapshots'", repeat=True)),
+        arguments=(INSTANCE, Argument("NAME", "the snapshots'", repeat=True, complete="snapshot")),
     ),
 )

@@ -21,7 +21,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 # Outside of the line editor its builtins are not there: compadd is what would be called with the matches.
 ZSH = """
 compdef() { : }
-compadd() { shift; print -l -- "$@" }
+compadd() { while [[ $1 != -- ]]; do shift; done; shift; print -l -- "$@" }
 _files() { print -- FILES }
 source <(ctrmgr completion zsh)
 words=(ctrmgr "$@") CURRENT=$(($# + 1))
@@ -59,6 +59,8 @@ def path(ctr: Ctr, tmp_path: Path) -> str:
         (["launch", "builtin:busybox", "-p", ""], "no-network", None),
         (["device", "list", ""], "infiniband", "launch"),
         (["device", "show", "/dev/fu"], "/dev/fuse", None),
+        (["config", "set", "c1", "limits.mem"], "limits.memory=", None),
+        (["attach-device", "c1", "g", "type=gpu", ""], "pci=", "source="),
     ],
 )
 def test_completes(ctr: Ctr, path: str, shell: str, line: list[str], expected: str, other: str | None) -> None:
@@ -83,9 +85,10 @@ def test_names_of_instances(ctr: Ctr, path: str, shell: str) -> None:
     )
     assert {"web", "worker"} <= set(done.stdout.split())
     ctr("attach-device", "web", "full", "type=unix-char", "source=/dev/full", "path=/dev/mine")
-    for verb in (["detach-device"], ["config", "device", "get"]):
-        assert ctr("completion", "words", "--", *verb, "web", "").stdout == "full\n"
+    for verb, found in ((["detach-device"], "full\n"), (["config", "device", "get"], "eth0\nfull\nroot\n")):
+        assert ctr("completion", "words", "--", *verb, "web", "").stdout == found
         assert ctr("completion", "words", "--", *verb, "nosuch", "").stdout == "\n"
+    assert "source=\n" in ctr("completion", "words", "--", "config", "device", "set", "web", "full", "").stdout
 
 
 @pytest.mark.parametrize("shell", SHELLS)
