@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from ctrmgr.cli import distant, table
 from ctrmgr.cli.command import pairs
-from ctrmgr.errors import NotFoundError, SpecError
-from ctrmgr.remote import devices, instances, owners, registry, translate
+from ctrmgr.errors import ConflictError, NotFoundError, SpecError
+from ctrmgr.remote import devices, instances, making, owners, registry, translate
 from ctrmgr.remote.server import Server, open_server, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import ModuleType
     from typing import Any
 
     from ctrmgr.cli.command import Args
@@ -248,15 +249,36 @@ def _made(args: Args, action: Callable[[Asked], None]) -> None:
     if args.flag("target"):
         from ctrmgr.cli import distant_target
 
-        distant_target.place(args, wanted, action, _show)
+        distant_target.place(args, wanted, lambda placed: _noted(placed, action), _show)
     elif args.flag("policy") or args.flag("explain"):
         raise SpecError("`--policy` and `--explain` are about a cluster", hint="`--target auto` chooses a member")
     elif args.flag("dry-run"):
         _show(wanted)
     else:
-        action(wanted)
+        _noted(wanted, action)
     if not args.flag("dry-run"):
         print(instances.label(wanted.server, wanted.name))
+
+
+def _noted(wanted: Asked, action: Callable[[Asked], None]) -> None:
+    """Make it; whoever finds one of the name that a killed command was making is told so."""
+    server, name = wanted.server, wanted.name
+    try:
+        with making.Making(server, name):
+            action(wanted)
+    except ConflictError as error:
+        if making.is_any_left() and _passing().was_being_made(server, name):
+            label = instances.label(server, name)
+            error.hint = f"a command that was killed was making it: `ctrmgr delete --force {label}`, and again"
+        raise
+    if making.is_any_left():
+        _passing().was_being_made(server, name, forget=True)
+
+
+def _passing() -> ModuleType:
+    from ctrmgr.remote import passing
+
+    return passing
 
 
 def _show(wanted: Asked) -> None:

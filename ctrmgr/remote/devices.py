@@ -71,7 +71,8 @@ def attach(server: Server, name: str, device: str, keys: Mapping[str, str]) -> b
                 look.wake(path)
         # PATCH adds to the devices that are there: one that somebody else attaches now stays.
         data = {"devices": made.devices, **({"config": config} if config else {})}
-        server.change("PATCH", instances.path(name), data, etag=etag)
+        doubt = instances.doubt(server, name, "changed")
+        server.change("PATCH", instances.path(name), data, etag=etag, doubt=doubt)
 
     with look:
         try:

@@ -95,7 +95,13 @@ def get(server: Server, name: str) -> dict[str, Any]:
 
 
 def doubt(server: Server, name: str, what: str) -> str:
-    return f"whether `{label(server, name)}` was {what} is not known: look with `ctrmgr list {server.name}:`"
+    """What to say when a server goes away that was told to do this."""
+    one = label(server, name)
+    look = {
+        "made": f"one that is there may be half made: `ctrmgr delete {one}`",
+        "changed": f"`ctrmgr config show {one}` tells",
+    }
+    return f"whether `{one}` was {what} is not known: " + look.get(what, f"look with `ctrmgr list {server.name}:`")
 
 
 # States
@@ -321,6 +327,8 @@ def create(
     except CtrmgrError as error:
         if isinstance(error, NotFoundError):
             raise BackendError(f"`{server.name}`: {error.message.partition(': ')[2]}", hint=error.hint) from None
+        if isinstance(error, StaleError):  # it is busy with the one of this name
+            raise exists(server, name) from None
         raise named(server, name, error) from None
 
 

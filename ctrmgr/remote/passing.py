@@ -14,6 +14,7 @@ import shutil
 from ctrmgr import state
 from ctrmgr.errors import ConflictError, CtrmgrError, NotFoundError
 from ctrmgr.remote import registry
+from ctrmgr.remote.making import INSTANCE, folder
 from ctrmgr.remote.server import Server, quoted
 
 TYPE_CHECKING = False
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 KEY = "ctrmgr.passing"
 """The property of such images; it makes their hash their own."""
-IMAGE, BACKUP, HERE, INSTANCE, MOVED = "image", "backup", "here", "instance", "moved"
+IMAGE, BACKUP, HERE, MOVED = "image", "backup", "here", "moved"
 
 Side = tuple[str, str, str]
 """URL, project and name of an instance; the first two are empty for one of this machine."""
@@ -32,10 +33,6 @@ Side = tuple[str, str, str]
 
 def side(server: Server | None, name: str) -> Side:
     return (server.target.url, server.project, name) if server else ("", "", name)
-
-
-def folder() -> str:
-    return f"{state.state_dir()}/passing"
 
 
 def backup_name(mark: str) -> str:
@@ -152,6 +149,20 @@ def left_of_move(target: Side, source: Side) -> Iterator[Left | None]:
                             _clear(path, [each for each in rows if each is not row])
                     return
     yield None
+
+
+def was_being_made(server: Server, name: str, *, forget: bool = False) -> bool:
+    """Whether a killed command was making this instance. `forget`: another one has made it since."""
+    wanted, found = _row(INSTANCE, server, name), False
+    for mark in state.entries(folder()):
+        path = f"{folder()}/{mark}"
+        with contextlib.suppress(ConflictError, FileNotFoundError), state.Lock(path, wait=False):
+            rows = _rows(path)
+            if wanted in rows:
+                found = True
+                if forget:
+                    _clear(path, [row for row in rows if row != wanted])
+    return found
 
 
 def sweep(servers: Iterable[Server], say: Say, forget: Callable[[str], None], here: Callable[[str], bool]) -> None:

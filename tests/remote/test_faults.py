@@ -34,7 +34,7 @@ def test_gone_while_it_is_made(unix: Remote, middle: Middle) -> None:
     assert "`far` went away" in cut.stderr and "whether `far:c1` was made is not known" in cut.stderr
     assert names(unix) == []
     middle.rule = lambda data: "deaf" if data.startswith(b"POST /1.0/instances ") else "pass"
-    assert "whether `far:c1` was made is not known" in unix("create", "tiny", "far:c1", code=6).stderr
+    assert "made is not known: one that is there may be half made" in unix("create", "tiny", "far:c1", code=6).stderr
 
 
 def test_gone_while_it_starts(unix: Remote, middle: Middle) -> None:
@@ -231,6 +231,22 @@ def test_killed(unix: Remote, middle: Middle, tmp_path: Path) -> None:
         unix(*words)
         unix("image", "delete", "far:p" if "far:" in words else "p", code=None)
     assert images(unix) == before and unix("image", "list", "far:").stderr == ""
+
+
+def test_a_killed_launch(unix: Remote, middle: Middle) -> None:
+    """What is there of it, the next one says whose it is."""
+    middle.rule = rule = Once("pass", b"PUT /1.0/instances/c1/state")
+    running = unix.popen("launch", "tiny", "far:c1", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert rule.seen.wait(PATIENCE)
+    running.kill()
+    running.communicate(timeout=PATIENCE)
+    again = unix("launch", "tiny", "far:c1", code=4)
+    assert "exists already" in again.stderr
+    assert "that was killed was making it: `ctrmgr delete --force far:c1`" in again.stderr
+    unix("delete", "--force", "far:c1")
+    unix("launch", "tiny", "far:c1")
+    assert "choose another name" in unix("launch", "tiny", "far:c1", code=4).stderr
+    assert os.listdir(unix.folder / "state/passing") == []
 
 
 @pytest.mark.usefixtures("here")

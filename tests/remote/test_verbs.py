@@ -197,7 +197,7 @@ def test_kill(host: Remote) -> None:
     assert status(host) == "STOPPED"
 
 
-@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
+@pytest.mark.parametrize("daemon", ["incus"], indirect=True)
 def test_ended_by_itself(unix: Remote) -> None:
     """A server may call it running for a moment: whoever needs it stopped waits for that."""
     unix("launch", "tiny", "host:c1")
@@ -211,6 +211,7 @@ def test_ended_by_itself(unix: Remote) -> None:
             assert unix("exec", "host:c1", "--", "echo", "up").stdout == "up\n"
 
 
+@pytest.mark.parametrize("daemon", ["lxd"], indirect=True)
 def test_logs_follow(unix: Remote) -> None:
     unix("launch", "tiny", "host:c1")
     follower = unix.popen("logs", "--follow", "host:c1", stdout=subprocess.PIPE)
