@@ -38,7 +38,8 @@ IN_OUR_WORDS = {
     "already stopped": ("is not running", None),
     "Renaming of running": ("is running", "stop it first"),
 }
-INVALID = ("Invalid instance name", "Invalid config", "Invalid devices", "Invalid instance snapshot name", "Invalid value",
+INVALID = ("Invalid instance name", "Invalid config", "Invalid devices", "Invalid instance snapshot name",
+           "Invalid snapshot name", "Invalid value",
            "Unknown configuration key", "is reserved for snapshots")  # fmt: skip
 """What they say of words that cannot be right."""
 
@@ -282,6 +283,9 @@ def delete(server: Server, name: str, *, force: bool = False, again: int = 2) ->
 
 
 def rename(server: Server, name: str, new: str) -> None:
+    if name == new:
+        get(server, name)
+        raise exists(server, new)  # servers call the name invalid
     try:
         server.change("POST", path(name), {"name": new}, doubt=doubt(server, name, "renamed"))
     except UnknownError as error:

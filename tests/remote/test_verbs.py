@@ -201,6 +201,8 @@ def test_kill(host: Remote) -> None:
 def test_ended_by_itself(unix: Remote) -> None:
     """A server may call it running for a moment: whoever needs it stopped waits for that."""
     unix("launch", "tiny", "host:c1")
+    assert "exists already" in unix("move", "host:c1", "host:c1", code=4).stderr
+    unix("snapshot", "create", "host:c1", "a/b", code=2)
     for verb in ("start", "info", "delete"):
         # Which ends when all in it is killed, as its init is gone.
         unix("exec", "host:c1", "--", "sh", "-c", "kill -TERM 1; sleep 60", code=None)
