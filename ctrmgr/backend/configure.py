@@ -102,6 +102,6 @@ def _at_start(plan: Rows, joined: set[str]) -> list[list[str]]:
         if row[0] not in live
         and (row[0] not in where or row[where[row[0]]] not in joined)
         and not (row[0] == "lease" and row[3].startswith(leases.KEEPS))
-        and not (row[0] == "identity" and row[2].endswith("/numa_node"))
+        and not (row[0] == "identity" and row[2].endswith(("/numa_node", "/dev")))  # come and go with limits
         and row != placement.AGAIN
     )

@@ -143,8 +143,10 @@ def test_the_limits_of_a_disk_change_live(ctr: Ctr, disk: str) -> None:
     values = limits(ctr)
     assert values["d.limits.read"][1] and values["d.limits.write"][1]
     assert values["d.limits.read"][0].endswith(str(1 << 20)) and values["d.limits.write"][0].endswith(str(2 << 20))
-    ctr("config", "device", "unset", "c1", "d", "limits.read", "limits.write")
+    assert ctr("config", "device", "unset", "c1", "d", "limits.read", "limits.write").stderr == "", "nothing waits"
     assert limits(ctr) == {}
+    assert ctr("config", "device", "set", "c1", "d", "limits.write=2MiB").stderr == ""
+    ctr("config", "device", "unset", "c1", "d", "limits.write")
     wrong = ctr("config", "device", "set", "c1", "d", "limits.max=1MiB", "limits.read=1MiB", code=2)
     assert "limits.max" in wrong.stderr
     assert limits(ctr) == {}
