@@ -100,7 +100,7 @@ def _absent(own: record.Record, device: str) -> CtrmgrError:
     """Why a device cannot be taken: there is none, or it is of a type that stays as long as the instance runs."""
     from ctrmgr.plan import profiled
 
-    hint = f"`ctrmgr config device list {own.name}` shows those that it has"
+    hint = f"`ctrmgr info {own.name}` lists them"
     try:
         found = profiled.devices(own.profiles, own.devices).get(device)
     except CtrmgrError:  # its profiles are another matter
