@@ -22,7 +22,7 @@ from array import array
 
 from ctrmgr import state
 from ctrmgr.backend import usage
-from ctrmgr.errors import ConflictError, HostError, SpecError
+from ctrmgr.errors import ConflictError, HostError, NotFoundError, SpecError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,12 +154,14 @@ class Recording:
 
 
 def read(path: str, *, instances: Collection[str] = (), metrics: Collection[str] = ()) -> Recording:
-    """Read a recording, or of it only these instances and metrics. Raises SpecError for any other file, HostError."""
+    """Read a recording, or of it only these instances and metrics. Raises NotFoundError, SpecError for any other file, HostError."""
     reader = _Reader(path, instances, metrics)
     try:
         with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             for number, line in enumerate(file):
                 reader.line(number, line)
+    except FileNotFoundError:
+        raise NotFoundError(f"no file `{path}`", hint="`ctrmgr top --record FILE` makes one") from None
     except OSError as error:
         raise state.unreadable(path, error) from error
     reader.cut_off()

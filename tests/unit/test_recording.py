@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ctrmgr import chart
 from ctrmgr.backend import recording, usage
 from ctrmgr.cli import plot
-from ctrmgr.errors import ConflictError, HostError, SpecError
+from ctrmgr.errors import ConflictError, HostError, NotFoundError, SpecError
 
 SVG = "{http://www.w3.org/2000/svg}"
 START = 1763715292.0
@@ -111,6 +111,8 @@ def test_one_writer_and_only_to_our_own_files(tmp_path: Path) -> None:
     assert (tmp_path / "letter").read_text() == "dear\nreader\n"
     with pytest.raises(HostError):
         recording.Recorder(str(tmp_path / "no/such/folder"))
+    with pytest.raises(NotFoundError, match="no file"):
+        recording.read(str(tmp_path / "nothing"))
 
 
 def test_damage_is_counted_and_skipped(tmp_path: Path) -> None:
