@@ -255,7 +255,12 @@ class Remote(Ctr):
     def __init__(self, folder: Path, daemon: Daemon) -> None:
         super().__init__(folder)
         self.daemon = daemon
-        self.argv = [*daemon.inside(), *self.argv]
+        self.words = self.argv
+        self.enter()
+
+    def enter(self) -> None:
+        """Again where the daemon is another process."""
+        self.argv = [*self.daemon.inside(), *self.words]
 
     def clean_up(self) -> None:
         empty(self, "host")
@@ -359,4 +364,5 @@ def at_a_console(remote: Remote, body: Callable[[], None]) -> None:
             if tries == 2 or not remote.daemon.has_panicked():
                 raise
             remote.daemon.alive()
+            remote.enter()
             remote("delete", "--force", "host:c1", code=None)
