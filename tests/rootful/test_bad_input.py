@@ -106,7 +106,7 @@ WRONG = [
     ("top ../..", 2, "../..", "letters"),
     ("top --once --record /etc/hostname", 2, "/etc/hostname", "new file"),
     ("top --once --record /nowhere/x", 5, "/nowhere/x", ""),
-    ("plot /nowhere", 5, "/nowhere", ""),
+    ("plot /nowhere", 3, "/nowhere", "--record"),
     ("plot /etc/hostname", 2, "/etc/hostname", "--record"),
     ("plot /dev/null -o x.png", 2, "x.png", ""),
     ("top --once --interval 0", 2, "0", ""),
