@@ -40,10 +40,8 @@ def resolved(rows: list[list[str]], plan: Rows) -> list[list[str]]:
 
 def prepare(name: str, plan: Rows) -> None:
     """Before a start: the limits hold before the instance runs. Raises HostError, UnsupportedError."""
-    wanted = _wanted(plan)
-    folder = _folder(plan) if any(mechanism == "nvml" for mechanism, _ in wanted) else ""
     try:
-        _apply(name, {}, wanted, folder)
+        _apply(name, {}, _wanted(plan), plan)
     except BaseException:
         restore(name)
         raise
@@ -54,11 +52,10 @@ def change(name: str, old: Rows, new: Rows) -> None:
     before, after = _wanted(old), _wanted(new)
     if before == after:
         return
-    folder = _folder(new)
     try:
-        _apply(name, before, after, folder)
+        _apply(name, before, after, new)
     except BaseException:
-        _apply(name, after, before, folder)
+        _apply(name, after, before, new)
         raise
 
 
@@ -133,7 +130,8 @@ def _wanted(plan: Rows) -> Wanted:
     return found
 
 
-def _apply(name: str, before: Wanted, after: Wanted, folder: str) -> None:
+def _apply(name: str, before: Wanted, after: Wanted, plan: Rows) -> None:
+    folder = _folder(plan) if any(mechanism == "nvml" for mechanism, _ in (*before, *after)) else ""
     noted = _noted(name)
     known = {path: value for kind, path, value in noted if kind == "sysfs"}
     for mechanism, subject in after:
