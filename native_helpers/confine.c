@@ -157,21 +157,27 @@ int confine_limits(const struct confinement *c, pid_t pid)
 	return 0;
 }
 
+static int put(int folder, const char *path, const char *text)
+{
+	int fd = openat(folder, path, O_WRONLY | O_CLOEXEC), error = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (write(fd, text, strlen(text)) < 0)
+		error = -errno;
+	close(fd);
+	return error;
+}
+
 int confine_oom(const struct confinement *c, int proc, const char *pid)
 {
 	char path[40], text[12];
-	int length = snprintf(text, sizeof(text), "%d", c->oom_score_adj), fd, error = 0;
 
 	if (!c->adjusts_oom)
 		return 0;
 	snprintf(path, sizeof(path), "%.20s/oom_score_adj", pid);
-	fd = openat(proc, path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	if (write(fd, text, length) < 0)
-		error = -errno;
-	close(fd);
-	return error;
+	snprintf(text, sizeof(text), "%d", c->oom_score_adj);
+	return put(proc, path, text);
 }
 
 int confine_keyring(void)
@@ -196,20 +202,13 @@ static int drop_bounding(uint64_t keep)
 static int set_label(const char *profile, int proc)
 {
 	char text[300];
-	int fd, error = 0;
-	int length = snprintf(text, sizeof(text), "exec %s", profile);
+	int error;
 
-	if (length >= (int)sizeof(text))
+	if (snprintf(text, sizeof(text), "exec %s", profile) >= (int)sizeof(text))
 		return -ENAMETOOLONG;
-	fd = openat(proc, "thread-self/attr/apparmor/exec", O_WRONLY | O_CLOEXEC);
-	if (fd < 0 && errno == ENOENT) /* before Linux 5.8 */
-		fd = openat(proc, "thread-self/attr/exec", O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	if (write(fd, text, length) < 0)
-		error = -errno;
-	close(fd);
-	return error;
+	error = put(proc, "thread-self/attr/apparmor/exec", text);
+	/* before Linux 5.8 */
+	return error == -ENOENT ? put(proc, "thread-self/attr/exec", text) : error;
 }
 
 int confine_inside(const struct confinement *c, int proc, const char **step)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -14,7 +15,6 @@ from ctrmgr.errors import NotFoundError, SpecError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import BinaryIO
 
     from ctrmgr.cli.command import Args
     from ctrmgr.entries import Entry
@@ -153,25 +153,26 @@ def file_pull(args: Args) -> None:
             print(f"pull {source} {path}")
             continue
         found = place.pull(recursive=args.flag("recursive"), say=_say(args))
-        if target == "-":
-            _output(found, sys.stdout.buffer)
-        elif not into and entries.is_special(target, follow=True):  # `/dev/stdout`
-            try:
-                with open(target, "wb") as file:
-                    _output(found, file)
-            except OSError as error:
-                raise state.unwritable(target, error) from error
+        # A link is written to, as are `/dev/stdout` and pipes, and never replaced.
+        if target == "-" or not (into or os.path.isdir(path) or state.replaceable(path)):
+            _output(found, source, target)
         else:
             entries.write(path, found, owners=False, parents=args.flag("create-dirs"))
 
 
-def _output(found: Iterable[Entry], file: BinaryIO) -> None:
+def _output(found: Iterable[Entry], source: str, target: str) -> None:
     for each in found:
         if each.kind != entries.FILE or each.name:
-            raise SpecError("a directory cannot be written as bytes", hint="name a directory that it is to come to")
-        for block in each.data:
-            file.write(block)
-    file.flush()
+            raise SpecError(f"`{source}` is a directory, and `{target}` is none", hint="name a directory")
+        try:
+            with contextlib.nullcontext(sys.stdout.buffer) if target == "-" else open(target, "wb") as file:
+                for block in each.data:
+                    file.write(block)
+                file.flush()
+        except OSError as error:
+            if target == "-":
+                raise
+            raise state.unwritable(target, error) from error
 
 
 OPTIONS = (

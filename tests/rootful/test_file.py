@@ -92,7 +92,18 @@ def test_no_device_is_replaced(c1: Ctr, tmp_path: Path) -> None:
     assert "is there and is no file" in c1("file", "pull", "c1/etc/motd", str(tmp_path), code=4).stderr
     inside(c1, "mkfifo /etc/pipe")
     assert "is there and is no file" in c1("file", "push", "-", "c1/etc/pipe", stdin="x", code=4).stderr
-    assert "as bytes" in c1("file", "pull", "-r", "c1/etc", "/dev/stdout", code=2).stderr
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    link.unlink()
+    link.symlink_to(kept)
+    for target in ("/dev/stdout", str(link)):
+        assert (
+            f"`c1/etc` is a directory, and `{target}` is none"
+            in c1("file", "pull", "-r", "c1/etc", target, code=2).stderr
+        )
+    assert kept.read_text() == "mine"
+    c1("file", "pull", "c1/etc/motd", str(link))
+    assert link.is_symlink() and kept.read_text() == "hello\n"
 
 
 def test_symlinks_stay_inside(c1: Ctr, tmp_path: Path) -> None:
